@@ -1,0 +1,229 @@
+"""The closed list of event kinds: the `ranks -> screen` contract. Standard library only.
+
+An event file is a msgpack stream: one header map (`HEADER_KEYS`), then one array per event,
+`[kind, time_ns, *fields]`, fields in the order of the class. `time_ns` is wall-clock nanoseconds.
+A reader refuses another `VERSION`, and an unknown kind names the version of the file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+VERSION = 1
+HEADER_KEYS = ("sgplan_events", "rank", "world", "pid", "host", "mode")
+
+
+@dataclass(frozen=True, slots=True)
+class RankAttached:
+    """A rank is under the plan. `mode` is `apply` or `plan`."""
+
+    rank: int
+    world: int
+    pid: int
+    python: str
+    torch: str
+    mode: str
+
+
+@dataclass(frozen=True, slots=True)
+class RootFound:
+    """A root: `kind` is `ddp`, `compiled` or `module`."""
+
+    root: str
+    cls: str
+    kind: str
+    parameters: int
+    numel: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineChosen:
+    root: str
+    engine: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class PathChosen:
+    """How gradients of a root are reduced: `hooks`, `in_graph`, `stock` or `none`."""
+
+    root: str
+    path: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class FallbackTaken:
+    """Something ran another way than planned; reported once per `what` and `why`, then counted."""
+
+    root: str
+    what: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class SettingOverridden:
+    """The plan won over an argument of the script."""
+
+    name: str
+    script: str
+    plan: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompileStarted:
+    region: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompileFinished:
+    """`cache` is `hit`, `miss` or `off`; `why` is the recompile reason, empty for a first compile."""
+
+    region: str
+    seconds: float
+    cache: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class GraphCaptured:
+    root: str
+    direction: str
+    digest: str
+    region: str
+    ops: int
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureMissed:
+    """A region runs as plain Python: a graph break, a skipped frame, the recompile limit."""
+
+    where: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContractAgreed:
+    root: str
+    digest: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class DiagnosticRaised:
+    """A refusal or warning found in a rank, in the machine form of `grammar.diagnostics`."""
+
+    diagnostic: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class NoteAdded:
+    """Something a person should know; `subject` groups equal notes of several ranks."""
+
+    subject: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceStarted:
+    """`reduce.start` of one bucket; `by` is `in_graph` or `hook` for its last gradient."""
+
+    bucket: str
+    bytes: int
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class WaitFinished:
+    """`wait` of one root's buckets: seconds blocked."""
+
+    root: str
+    buckets: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepFinished:
+    """One training step.
+
+    Attributes:
+        step: from 1.
+        seconds: since the step before (or since the first forward).
+        wait: seconds blocked in `wait`.
+        own: seconds in sgplan's own Python, copies and collectives excluded.
+        samples: dim 0 of the leading root's first tensor argument, summed over its calls.
+        loss: the leading root's scalar loss, None when not 0-dim.
+        skipped: the optimizer or its GradScaler skipped the update.
+    """
+
+    step: int
+    seconds: float
+    wait: float
+    own: float
+    samples: int
+    loss: float | None
+    skipped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramWritten:
+    """The rank's part of the artefact lies in the run folder under `file`."""
+
+    file: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptEnded:
+    """The script left: `how` is `returned`, `raised`, `planned` or `refused`."""
+
+    how: str
+    detail: str
+    steps: int
+    peak_rss: int
+
+
+@dataclass(frozen=True, slots=True)
+class EventsDropped:
+    """The recorder's queue was full; `count` events since the last such line are lost."""
+
+    count: int
+
+
+KINDS: dict[str, type] = {
+    "rank_attached": RankAttached,
+    "root_found": RootFound,
+    "engine_chosen": EngineChosen,
+    "path_chosen": PathChosen,
+    "fallback_taken": FallbackTaken,
+    "setting_overridden": SettingOverridden,
+    "compile_started": CompileStarted,
+    "compile_finished": CompileFinished,
+    "graph_captured": GraphCaptured,
+    "capture_missed": CaptureMissed,
+    "contract_agreed": ContractAgreed,
+    "diagnostic_raised": DiagnosticRaised,
+    "note_added": NoteAdded,
+    "reduce_started": ReduceStarted,
+    "wait_finished": WaitFinished,
+    "step_finished": StepFinished,
+    "program_written": ProgramWritten,
+    "script_ended": ScriptEnded,
+    "events_dropped": EventsDropped,
+}
+KIND_OF: dict[type, str] = {cls: kind for kind, cls in KINDS.items()}
+
+
+def decode(record: list[Any]) -> tuple[int, Any]:
+    """`[kind, time_ns, *fields]` -> (time_ns, event).
+
+    Raises:
+        ValueError: the kind is not in the list, or the fields do not fit it.
+    """
+    kind, time_ns, *values = record
+    cls = KINDS.get(kind)
+    if cls is None:
+        raise ValueError(f"unknown event kind `{kind}` (this reader knows version {VERSION})")
+    if len(values) != len(fields(cls)):
+        raise ValueError(f"event `{kind}` has {len(values)} fields, expected {len(fields(cls))}")
+    return time_ns, cls(*values)

@@ -1,0 +1,194 @@
+"""What was captured from the running script, as pure data: the planner's input beside the plan.
+
+Made inside a rank (parameters when DDP is entered, graphs when Dynamo compiles); the lowering passes
+read nothing else, so every pass is tested without torch. Standard library only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Engine = Literal["eager", "inductor"]
+Path = Literal["hooks", "in_graph", "stock", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterFact:
+    """One trainable parameter, in registration order of its root.
+
+    Attributes:
+        name: name in the unwrapped model (no `module.`, no `_orig_mod.`).
+        shape, strides: in elements.
+        dtype: short name (`f32`, `bf16`, `f16`, `f64`).
+        device: device type (`cpu`, `cuda`).
+        itemsize: bytes of one element.
+        dense: whether shape and strides describe memory without holes or overlap.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+    device: str
+    itemsize: int
+    dense: bool = True
+
+    @property
+    def numel(self) -> int:
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * self.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class OpFact:
+    """One op of a captured graph, where it stands and what it costs.
+
+    Attributes:
+        op: name with overload (`aten.addmm.default`, `mylib::scan.default`).
+        module: module path in the unwrapped model, empty for the root itself.
+        families: op families it belongs to.
+        flops: floating-point operations, multiply and add counted as two; 0 when not counted.
+        bytes: bytes read plus bytes written, as if nothing were fused.
+    """
+
+    op: str
+    module: str
+    families: tuple[str, ...]
+    flops: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class GradientFact:
+    """Where the gradient of one parameter becomes final in a backward graph.
+
+    Attributes:
+        parameter: name in the unwrapped model.
+        position: index of the producing node in the graph's op list.
+        op: the producing op.
+        module: module path of the producing op.
+    """
+
+    parameter: str
+    position: int
+    op: str
+    module: str
+
+
+@dataclass(frozen=True, slots=True)
+class GraphFact:
+    """One captured ATen graph.
+
+    Attributes:
+        direction: `forward` (also for inference) or `backward`.
+        digest: canonical structural hash, stable across processes (hex).
+        shapeless_digest: the same with sizes erased.
+        region: qualified name and line of the captured frame (`GPT.forward`).
+        inputs, outputs: short names of the values, user values only.
+        ops: in graph order.
+        bytes_saved: bytes of activations saved for backward (forward graphs), else 0.
+        gradients: backward graphs: the parameters whose gradients it produces, by position.
+        heavy_after: backward graphs: positions of matmul or convolution ops, ascending.
+        variant: 0 for the first capture of a region, counted up by recompilation.
+    """
+
+    direction: Literal["forward", "backward"]
+    digest: str
+    shapeless_digest: str
+    region: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    ops: tuple[OpFact, ...]
+    bytes_saved: int = 0
+    gradients: tuple[GradientFact, ...] = ()
+    heavy_after: tuple[int, ...] = ()
+    variant: int = 0
+
+    @property
+    def flops(self) -> int:
+        return sum(op.flops for op in self.ops)
+
+    @property
+    def bytes(self) -> int:
+        return sum(op.bytes for op in self.ops)
+
+
+@dataclass(frozen=True, slots=True)
+class MissFact:
+    """Something that could not be captured: which module or function, and the compiler's reason."""
+
+    where: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RootFact:
+    """One root: a module given to DDP, compiled by the script, or called outermost.
+
+    Attributes:
+        name: `model` for a single root, the label of a `model` block, else the class with a number.
+        cls: qualified class (`__main__:GPT`).
+        kind: how it became a root.
+        engine: how its calls run.
+        path: how its gradients are reduced; `none` outside data parallel.
+        why: the reason for engine and path, one sentence.
+        parameters: trainable, in registration order.
+        modules: every module path with its class name, registration order.
+        graphs: captured graphs, forward before its backward.
+        misses: regions of it that could not be captured.
+    """
+
+    name: str
+    cls: str
+    kind: Literal["ddp", "compiled", "module"]
+    engine: Engine
+    path: Path
+    why: str
+    parameters: tuple[ParameterFact, ...]
+    modules: tuple[tuple[str, str], ...] = ()
+    graphs: tuple[GraphFact, ...] = ()
+    misses: tuple[MissFact, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerFact:
+    """One optimizer the script built.
+
+    Attributes:
+        cls: class name (`AdamW`).
+        numel: elements of all its parameters.
+        kind: `as_written` or `fused` (made so by the plan).
+        why: why the plan's wish could not be followed, else empty.
+    """
+
+    cls: str
+    numel: int
+    kind: Literal["as_written", "fused"]
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All that one rank knows of the script.
+
+    Attributes:
+        rank, world: of the process group of data parallel.
+        torch: version string.
+        device: device type of the roots.
+        roots: in the order in which they were found.
+        optimizers: in the order in which they were built.
+    """
+
+    rank: int
+    world: int
+    torch: str
+    device: str
+    roots: tuple[RootFact, ...]
+    optimizers: tuple[OptimizerFact, ...] = ()
