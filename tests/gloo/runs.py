@@ -1,0 +1,30 @@
+"""Reads what a job left behind: events of a run folder, ends of output files. Starts nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgpack
+from sgplan.interpreter.events import decode
+
+
+def ranks_in(run: Path) -> list[int]:
+    """Ranks that wrote events, ascending."""
+    return sorted(int(p.stem.removeprefix("events-")) for p in run.glob("events-*.msgpack"))
+
+
+def rank_events(run: Path, rank: int) -> list[tuple[int, Any]]:
+    """`(time_ns, event)` of one rank, in order, headers left out."""
+    path = run / f"events-{rank}.msgpack"
+    if not path.exists():
+        return []
+    with path.open("rb") as file:
+        return [decode(item) for item in msgpack.Unpacker(file) if isinstance(item, list)]
+
+
+def last_lines(path: Path, count: int) -> str:
+    """The end of a text file, `nothing` when there is none."""
+    if not path.exists():
+        return "nothing"
+    return "\n".join(path.read_text(errors="replace").splitlines()[-count:]) or "nothing"
