@@ -1,0 +1,273 @@
+"""The event file of one rank: written without slowing a step, read while it grows.
+
+Knows the file (header maps and event arrays in one msgpack stream, see `events.py`), the writer's
+thread, and what a reader may believe of a damaged file. Refuses to know what an event means.
+Standard library and msgpack only: the screen reads a recorded run without torch.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgpack
+from sgplan.grammar.diagnostics import Diagnostic, Refused
+from sgplan.interpreter import events
+
+PERIOD = 0.2
+IDLE_PERIOD = 1.0
+LIMIT = 65536
+_CHUNK = 16 * 1024 * 1024
+
+
+def header(rank: int, world: int, mode: str) -> dict[str, Any]:
+    """The map that opens an event file, and stands again at every restart of the rank."""
+    values = (events.VERSION, rank, world, os.getpid(), socket.gethostname(), mode)
+    return dict(zip(events.HEADER_KEYS, values, strict=True))
+
+
+def _read_late(value: Any) -> Any:
+    """Pack what msgpack does not know: a scalar tensor is read here, on the recording thread."""
+    item = getattr(value, "item", None)
+    if item is None:
+        return str(value)
+    try:
+        return float(item())
+    except (RuntimeError, ValueError, TypeError):
+        # Not 0-dim, or its memory is gone: the event matters more than this field.
+        return None
+
+
+class Recorder:
+    """Appends events to a file from a thread of its own; `emit` never blocks and never fails.
+
+    A forked child inherits the object but not the thread, so it can only fill the queue, and
+    `close` in a child does nothing: the file has one writer.
+    """
+
+    def __init__(
+        self,
+        path: Path | str,
+        header: Mapping[str, Any],
+        *,
+        limit: int = LIMIT,
+        on_idle: Callable[[], None] | None = None,
+    ) -> None:
+        self.on_idle = on_idle
+        self._path = Path(path)
+        self._queue: deque[tuple[int, type, tuple[Any, ...]]] = deque()
+        self._limit = limit
+        self._dropped = 0
+        self._pid = os.getpid()
+        self._packer = msgpack.Packer(default=_read_late)
+        self._failed = False
+        self._stop = threading.Event()
+        _cut_incomplete_tail(self._path)
+        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._write(self._packer.pack(dict(header)))
+        self._thread = threading.Thread(target=self._work, name="sgplan-recorder", daemon=True)
+        self._thread.start()
+
+    def emit(self, event: type, *fields: Any, _now: Callable[[], int] = time.time_ns) -> None:
+        """Queue `event(*fields)`; a 0-dim tensor among the fields is read later, by the thread."""
+        queue = self._queue
+        if len(queue) < self._limit:
+            queue.append((_now(), event, fields))
+        else:
+            self._dropped += 1
+
+    def close(self, timeout: float = 5.0) -> bool:
+        """Write what is queued and end the thread; False when `timeout` was too short."""
+        if os.getpid() != self._pid:
+            return True
+        self._stop.set()
+        if threading.current_thread() is self._thread:
+            self._drain()
+            return True
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _work(self) -> None:
+        next_idle = time.monotonic() + IDLE_PERIOD
+        while not self._stop.wait(PERIOD):
+            self._drain()
+            if time.monotonic() >= next_idle:
+                next_idle = time.monotonic() + IDLE_PERIOD
+                self._idle()
+        self._drain()
+        self._limit = 0
+
+    def _idle(self) -> None:
+        try:
+            if self.on_idle is not None:
+                self.on_idle()
+        except Exception as error:
+            self.on_idle = None
+            _complain(f"the recorder's idle task failed and is not called again: {error!r}")
+
+    def _drain(self) -> None:
+        batch: list[bytes] = []
+        for _ in range(len(self._queue)):
+            batch.append(self._pack(*self._queue.popleft()))
+        if self._dropped:
+            count, self._dropped = self._dropped, 0
+            batch.append(self._pack(time.time_ns(), events.EventsDropped, (count,)))
+        if batch:
+            self._write(b"".join(batch))
+
+    def _pack(self, time_ns: int, event: type, fields: tuple[Any, ...]) -> bytes:
+        try:
+            return self._packer.pack((events.KIND_OF[event], time_ns, *fields))
+        except (KeyError, ValueError, OverflowError) as error:
+            self._packer.reset()
+            self._dropped += 1
+            _complain(f"event {event.__name__} cannot be written: {error!r}")
+            return b""
+
+    def _write(self, data: bytes) -> None:
+        if self._failed:
+            return
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(self._file, view) :]
+        except OSError as error:
+            # A full disk must not end the training; the reader sees a file that stops.
+            self._failed = True
+            _complain(f"events are no longer written to {self._path}: {error}")
+
+
+def _complain(text: str) -> None:
+    print(f"sgplan: {text}", file=sys.stderr, flush=True)
+
+
+def _cut_incomplete_tail(path: Path) -> None:
+    """Cut the record that a killed predecessor left half written, so that ours can be read."""
+    if not path.exists():
+        return
+    tail = Tail(path)
+    while tail.read():
+        pass
+    if tail.damage is None and tail.offset < path.stat().st_size:
+        os.truncate(path, tail.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One event as read back.
+
+    Attributes:
+        time_ns: wall-clock nanoseconds of `emit`.
+        event: one of the classes of `events.KINDS`.
+        attempt: how many headers came before its own: 0 until the rank was restarted.
+    """
+
+    time_ns: int
+    event: Any
+    attempt: int
+
+
+class Tail:
+    """Reads an event file bit by bit while it grows.
+
+    A record that is not complete yet is left for the next `read`. Bytes that are no event stop the
+    reader for good and `damage` says why; `verdict` is for when nobody writes any more.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.headers: list[dict[str, Any]] = []
+        self.offset = 0
+        self.damage: str | None = None
+
+    def read(self) -> list[Record]:
+        """The records completed since the last call.
+
+        Raises:
+            Refused: the file was written by another version.
+        """
+        if self.damage is not None or not self.path.exists():
+            return []
+        with self.path.open("rb") as file:
+            file.seek(self.offset)
+            unpacker = msgpack.Unpacker(raw=False, strict_map_key=False, max_buffer_size=0)
+            unpacker.feed(file.read(_CHUNK))
+        start, found = self.offset, []
+        try:
+            for item in unpacker:
+                self._take(item, found)
+                self.offset = start + unpacker.tell()
+        except (ValueError, msgpack.UnpackException) as error:
+            self.damage = str(error) or type(error).__name__
+        return found
+
+    def _take(self, item: Any, found: list[Record]) -> None:
+        if isinstance(item, dict):
+            self.headers.append(_checked_header(item, self.path))
+        elif isinstance(item, list) and len(item) >= 2 and self.headers:
+            found.append(Record(*_decoded(item), len(self.headers) - 1))
+        else:
+            raise ValueError(f"no event at byte {self.offset}")
+
+    def verdict(self) -> Diagnostic | None:
+        """What is wrong with the file, asked when its writer has ended."""
+        if self.damage is not None:
+            return _damaged(self.path, f"unreadable from byte {self.offset} on: {self.damage}")
+        left = self.path.stat().st_size - self.offset if self.path.exists() else 0
+        if left > 0:
+            return _damaged(self.path, f"its last record is cut off ({left} bytes)")
+        return None
+
+
+def read_events(path: Path | str) -> Iterator[Record]:
+    """Every readable record of a file that nobody writes any more.
+
+    Raises:
+        Refused: the file was written by another version.
+    """
+    tail = Tail(path)
+    while records := tail.read():
+        yield from records
+
+
+def _decoded(item: list[Any]) -> tuple[int, Any]:
+    time_ns, event = events.decode(item)
+    if not isinstance(time_ns, int):
+        raise ValueError("an event without a time")
+    return time_ns, event
+
+
+def _checked_header(item: dict[str, Any], path: Path) -> dict[str, Any]:
+    missing = [key for key in events.HEADER_KEYS if key not in item]
+    if missing:
+        raise ValueError(f"a header without {', '.join(missing)}")
+    if item["sgplan_events"] != events.VERSION:
+        raise Refused(
+            [
+                Diagnostic(
+                    "SG1004",
+                    f"`{path.name}` has events of version {item['sgplan_events']}, "
+                    f"this sgplan reads version {events.VERSION}",
+                    notes=(f"the file is {path}",),
+                    help="read the run with the sgplan that wrote it",
+                )
+            ]
+        )
+    return item
+
+
+def _damaged(path: Path, fact: str) -> Diagnostic:
+    return Diagnostic(
+        "SG1004",
+        f"event log `{path.name}` is damaged: {fact}",
+        notes=("what stands before that place was read and is shown",),
+        severity="warning",
+    )
