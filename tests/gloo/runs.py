@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgpack
-from sgplan.interpreter.events import decode
+from sgplan.interpreter.record import read_events
 
 
 def ranks_in(run: Path) -> list[int]:
@@ -16,11 +15,7 @@ def ranks_in(run: Path) -> list[int]:
 
 def rank_events(run: Path, rank: int) -> list[tuple[int, Any]]:
     """`(time_ns, event)` of one rank, in order, headers left out."""
-    path = run / f"events-{rank}.msgpack"
-    if not path.exists():
-        return []
-    with path.open("rb") as file:
-        return [decode(item) for item in msgpack.Unpacker(file) if isinstance(item, list)]
+    return [(r.time_ns, r.event) for r in read_events(run / f"events-{rank}.msgpack")]
 
 
 def last_lines(path: Path, count: int) -> str:
