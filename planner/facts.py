@@ -166,12 +166,14 @@ class OptimizerFact:
         numel: elements of all its parameters.
         kind: `as_written` or `fused` (made so by the plan).
         why: why the plan's wish could not be followed, else empty.
+        root: the root most of its parameters belong to, empty when they belong to none.
     """
 
     cls: str
     numel: int
     kind: Literal["as_written", "fused"]
     why: str = ""
+    root: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from sgplan.grammar.diagnostics import Span
+from sgplan.planner.facts import Engine, Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +26,30 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
+class Root:
+    """A module whose calls the program runs.
+
+    Attributes:
+        name: `model` for a single root.
+        engine: how its calls run.
+        path: how its gradients are reduced; `stock` and `none` have no buckets.
+        gradients: trainable parameters, hence gradients to deliver.
+    """
+
+    name: str
+    engine: Engine
+    path: Path
+    gradients: int
+    origin: Origin | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Graph:
     """A callable piece of the program.
 
     Attributes:
-        name: `fwd0`, `bwd0`, or the root's name for an eager root.
+        name: `fwd0`, `bwd0` (`fwd0.1` for a variant no listed line runs), or the root's name
+            for an eager root.
         root: the root it belongs to.
         direction: `eager` when the root's own Python runs.
         region: qualified name of the captured frame, empty for an eager root.
@@ -121,14 +141,19 @@ class Cast:
 class ReduceStart:
     """`reduce.start BUCKET axis=data`: begin the sum over an axis of the mesh.
 
-    `after` is where its last gradient becomes final (`aten.mm of blocks.4.qkv`), empty for hooks,
-    which fire when autograd has accumulated it.
+    Attributes:
+        bucket, axis: what is summed, over which axis.
+        after: in a graph, the op behind which it stands (`aten.mm of blocks.4.qkv`); empty for
+            hooks, which fire when autograd has accumulated the last gradient.
+        when: `ready` as soon as its gradients are final and the earlier buckets have started;
+            `end` behind the whole backward (`overlap = off`), and then `after` is empty.
     """
 
     name: ClassVar[str] = "reduce.start"
     bucket: str
     axis: str
     after: str = ""
+    when: Literal["ready", "end"] = "ready"
     origin: Origin | None = None
 
 
@@ -143,7 +168,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """`deliver grads (N)`: every parameter's `.grad` holds the reduced gradient from here on."""
+    """`deliver ROOT grads (N)`: every parameter's `.grad` holds the reduced gradient from here on."""
 
     name: ClassVar[str] = "deliver"
     root: str
@@ -162,7 +187,7 @@ class Free:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """`update ROOTS optimizer=KIND`: entered by the script's own `optimizer.step()`."""
+    """`update NAME optimizer=KIND`: entered by the script's own `optimizer.step()`."""
 
     name: ClassVar[str] = "update"
     optimizer: str
@@ -195,7 +220,7 @@ class Program:
         source: name of the plan file.
         plan: digest of the plan's text after overrides (hex).
         contract: digest of all that ranks must agree on (hex).
-        graphs, buckets, phases: the body.
+        roots, graphs, buckets, phases: the body.
     """
 
     rank: int
@@ -204,6 +229,7 @@ class Program:
     source: str
     plan: str
     contract: str
+    roots: tuple[Root, ...] = ()
     graphs: tuple[Graph, ...] = ()
     buckets: tuple[Bucket, ...] = ()
     phases: tuple[Phase, ...] = ()

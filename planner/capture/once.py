@@ -1,0 +1,73 @@
+"""One compile per host: the first rank compiles a graph, the others wait for its cache entry.
+
+A file lock in the shared cache folder, keyed by the graph's digest. The kernel releases it when its
+owner dies, so no timeout and no message is needed; ranks with different graphs never wait for each
+other. The lock needs a local file system. What was captured is left in a side file beside the lock,
+because a cache hit does not show the graphs again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import torch
+import torch.fx as fx
+
+
+def dynamo_digest(gm: fx.GraphModule, inputs: Sequence[Any], tag: str) -> str:
+    """Digest of a Dynamo graph with the shapes and dtypes it is compiled for (hex)."""
+    text = [tag, torch.__version__, gm.print_readable(print_output=False)]
+    for value in inputs:
+        if isinstance(value, torch.Tensor):
+            text.append(
+                f"{tuple(value.shape)}{value.stride()}{value.dtype}{value.device}{value.requires_grad}"
+            )
+        else:
+            text.append(str(value))
+    return hashlib.sha256("\n".join(text).encode()).hexdigest()
+
+
+class SideFile:
+    """What one compile captured, kept next to Inductor's cache: read on a hit, written on a miss."""
+
+    def __init__(self, folder: Path, digest: str) -> None:
+        self.path = folder / f"{digest}.msgpack"
+        self._lock = folder / f"{digest}.lock"
+
+    @contextlib.contextmanager
+    def once(self) -> Iterator[None]:
+        """Alone for the first rank, together for the ranks that waited for it.
+
+        When the side file is there already the cache entry is too: nobody waits.
+        """
+        if self.path.exists():
+            yield
+            return
+        self._lock.parent.mkdir(parents=True, exist_ok=True)
+        with open(self._lock, "a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                fcntl.flock(lock, fcntl.LOCK_SH)
+            yield
+
+    def read(self) -> list[Any] | None:
+        """The captured graphs in wire form, None when there is no readable file."""
+        try:
+            return msgpack.unpackb(self.path.read_bytes())
+        except (OSError, ValueError, msgpack.UnpackException):
+            return None
+
+    def write(self, graphs: list[Any]) -> None:
+        """Publish by rename, so that a reader never sees half a file."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        partial = self.path.with_suffix(f".{os.getpid()}.tmp")
+        partial.write_bytes(msgpack.packb(graphs))
+        partial.replace(self.path)

@@ -1,0 +1,91 @@
+"""Reduces every bucket over axis `data` and delivers the gradients.
+
+    run bwd0 (…) -> grads        run bwd0 (…) -> grads
+                            ->     reduce.start b0 axis=data   after aten.mm.default of blocks.4
+                                   wait b0
+                                 deliver model grads (62)
+
+Inside a graph when one backward makes every gradient of the root, else by hook. With
+`overlap = off` all starts stand behind the whole backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sgplan.grammar.plan import Plan
+from sgplan.planner.facts import Facts, RootFact
+from sgplan.planner.graphs import Call, calls_of, covering_call
+from sgplan.planner.origins import asked
+from sgplan.planner.passes.assign_buckets import PLANNED_PATHS
+from sgplan.planner.passes.base import Exact, with_phase
+from sgplan.planner.program import (
+    Bucket,
+    Deliver,
+    Instruction,
+    Origin,
+    Program,
+    ReduceStart,
+    Run,
+    Wait,
+)
+from sgplan.planner.starts import starts
+
+AXIS = "data"
+
+
+@dataclass(frozen=True, slots=True)
+class InsertReductions(Exact):
+    name: ClassVar[str] = "insert_reductions"
+    needs: ClassVar[frozenset[str]] = frozenset({"buckets", "runs"})
+    promises: ClassVar[frozenset[str]] = frozenset({"reductions"})
+
+    def apply(self, program: Program, plan: Plan, facts: Facts) -> Program:
+        calls = calls_of(facts)
+        lines = list(program.phase("backward"))
+        for root in facts.roots:
+            if root.path in PLANNED_PATHS and root.parameters:
+                at = _behind_runs(lines, program, root)
+                lines[at:at] = _reduce(program, plan, root, calls)
+        return with_phase(program, "backward", lines)
+
+
+def _behind_runs(lines: Sequence[Instruction], program: Program, root: RootFact) -> int:
+    """The line behind the root's last `run` of the backward phase; roots follow one another."""
+    own = {graph.name for graph in program.graphs if graph.root == root.name}
+    places = [i for i, line in enumerate(lines) if isinstance(line, Run) and line.graph in own]
+    return places[-1] + 1 if places else len(lines)
+
+
+def _reduce(
+    program: Program, plan: Plan, root: RootFact, calls: tuple[Call, ...]
+) -> list[Instruction]:
+    sync = plan.sync_of(root.name)
+    buckets = tuple(bucket for bucket in program.buckets if bucket.root == root.name)
+    overlap = asked(sync, "overlap")
+    made = _at_end if sync.overlap == "off" else _when_ready
+    return [
+        *made(root, calls, buckets, overlap),
+        Wait(tuple(bucket.name for bucket in buckets), overlap),
+        Deliver(root.name, len(root.parameters), asked(sync, "by")),
+    ]
+
+
+def _at_end(
+    root: RootFact, calls: tuple[Call, ...], buckets: tuple[Bucket, ...], origin: Origin
+) -> list[Instruction]:
+    return [ReduceStart(bucket.name, AXIS, when="end", origin=origin) for bucket in buckets]
+
+
+def _when_ready(
+    root: RootFact, calls: tuple[Call, ...], buckets: tuple[Bucket, ...], origin: Origin
+) -> list[Instruction]:
+    call = covering_call(calls, root) if root.path == "in_graph" else None
+    if call is None or call.backward is None:
+        return [ReduceStart(bucket.name, AXIS, origin=origin) for bucket in buckets]
+    return [
+        ReduceStart(start.bucket.name, AXIS, after=start.place, origin=origin)
+        for start in starts(call.backward, buckets)
+    ]

@@ -1,0 +1,239 @@
+"""The one adapter to torch APIs that are private or not documented as stable.
+
+Everything sgplan needs of torch beyond its documented surface goes through here, one function per
+name, so that a new torch release is checked in one file; `tests/planner/test_torch_api.py` names and
+exercises each. This is the only published contract that imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.fx as fx
+
+__all__ = [
+    "active_ddp",
+    "capture_only",
+    "compilation_metrics",
+    "compile_fx",
+    "compile_fx_inner",
+    "compile_id",
+    "compiled_autograd_enabled",
+    "compiled_node",
+    "default_store",
+    "dynamo_counters",
+    "find_tensors",
+    "functorch_config",
+    "gradient_inputs",
+    "grads_accumulator",
+    "graph_break_error",
+    "graph_fake_mode",
+    "group_timeout",
+    "inductor_cache_dir",
+    "inductor_wrapper",
+    "queue_callback",
+    "replace_inductor_wrapper",
+    "running_node",
+    "storage_uses",
+    "wrap_inline",
+]
+
+
+def running_node() -> Any:
+    """The autograd node whose backward runs now (`torch._C._current_autograd_node`)."""
+    return torch._C._current_autograd_node()
+
+
+def compiled_node(node: Any) -> bool:
+    """Whether an autograd node is the backward of an AOTAutograd graph (`CompiledFunctionBackward`)."""
+    return type(node).__name__ == "CompiledFunctionBackward"
+
+
+def queue_callback(callback: Callable[[], None]) -> None:
+    """Run `callback` when the running backward is done (`Variable._execution_engine`)."""
+    torch.autograd.Variable._execution_engine.queue_callback(callback)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def grads_accumulator(parameter: torch.Tensor) -> Any:
+    """The AccumulateGrad node of a leaf; it lives only as long as somebody holds it."""
+    from torch.autograd.graph import get_gradient_edge
+
+    return get_gradient_edge(parameter).node
+
+
+def storage_uses(tensor: torch.Tensor) -> int:
+    """How many tensors (and storages) share this storage (`torch._C._storage_Use_Count`)."""
+    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+
+
+def compiled_autograd_enabled() -> bool:
+    """Whether backward runs under compiled autograd (`torch._dynamo.compiled_autograd`)."""
+    from torch._dynamo import compiled_autograd
+
+    return bool(compiled_autograd.compiled_autograd_enabled)
+
+
+def default_store() -> dist.Store:
+    """The store of the default process group (`distributed_c10d._get_default_store`)."""
+    return dist.distributed_c10d._get_default_store()
+
+
+def group_timeout(group: dist.ProcessGroup) -> float:
+    """Seconds after which a collective of this group is given up."""
+    backend = group._get_backend(
+        torch.device("cuda" if dist.get_backend(group) == "nccl" else "cpu")
+    )
+    return backend.options._timeout.total_seconds()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def find_tensors(output: Any) -> list[torch.Tensor]:
+    """Every tensor in a nested output, as DDP finds them (`nn.parallel.distributed._find_tensors`)."""
+    from torch.nn.parallel.distributed import _find_tensors
+
+    return list(_find_tensors(output))
+
+
+def active_ddp() -> Any:
+    """The DDP module whose stock forward runs now, None outside of one."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    return DistributedDataParallel._get_active_ddp_module()
+
+
+def wrap_inline(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A frame around `fn` that Dynamo does not skip (`torch._dynamo.external_utils.wrap_inline`)."""
+    from torch._dynamo.external_utils import wrap_inline as wrap
+
+    return wrap(fn)
+
+
+def inductor_wrapper() -> type:
+    """The class `torch.compile(backend="inductor")` makes its backend of."""
+    return torch._TorchCompileInductorWrapper
+
+
+def replace_inductor_wrapper(cls: type) -> None:
+    """Let `torch.compile(backend="inductor")` build `cls`, a subclass of `inductor_wrapper()`."""
+    torch._TorchCompileInductorWrapper = cls  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def compile_fx(gm: fx.GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
+    """Inductor's whole pipeline (`torch._inductor.compile_fx.compile_fx`).
+
+    `compile_region_name` is dropped where this torch does not know it.
+    """
+    from inspect import signature
+
+    from torch._inductor.compile_fx import compile_fx as compile_whole
+
+    if "compile_region_name" not in signature(compile_whole).parameters:
+        kwargs.pop("compile_region_name", None)
+    return compile_whole(gm, inputs, **kwargs)
+
+
+def compile_fx_inner(gm: fx.GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Any:
+    """Inductor's compile of one ATen graph (`torch._inductor.compile_fx.compile_fx_inner`)."""
+    from torch._inductor.compile_fx import compile_fx_inner as compile_graph
+
+    return compile_graph(gm, inputs, **kwargs)
+
+
+def functorch_config(**settings: Any) -> AbstractContextManager[Any]:
+    """Patch `torch._functorch.config` for a while."""
+    from torch._functorch import config
+
+    return config.patch(**settings)
+
+
+def inductor_cache_dir() -> str:
+    """Inductor's cache folder of this user (`torch._inductor.runtime.cache_dir_utils.cache_dir`)."""
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    return cache_dir()
+
+
+def capture_only(
+    gm: fx.GraphModule,
+    inputs: Sequence[Any],
+    forward: Callable[[fx.GraphModule, Sequence[Any]], Any],
+    backward: Callable[[fx.GraphModule, Sequence[Any]], Any],
+) -> None:
+    """Trace the ATen forward and backward of a Dynamo graph as eager would run them; nothing runs.
+
+    Source: `torch._dynamo.backends.common.aot_autograd` with the default partition, which saves what
+    eager saves. Both callbacks return a callable that is never called.
+    """
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.partitioners import default_partition
+
+    trace = aot_autograd(
+        fw_compiler=forward,
+        bw_compiler=backward,
+        partition_fn=default_partition,
+        keep_inference_input_mutations=True,
+    )
+    with functorch_config(force_non_lazy_backward_lowering=True, enable_autograd_cache=False):
+        trace(gm, list(inputs))
+
+
+def gradient_inputs(backward: fx.GraphModule) -> list[int | None]:
+    """For each output of a backward graph: the Dynamo input whose gradient it is, else None.
+
+    Read from the AOT descriptors in `output_node.meta["desc"]`
+    (`torch._functorch._aot_autograd.descriptors.GradAOTOutput` of a `PlainAOTInput`).
+    """
+    from torch._functorch._aot_autograd.descriptors import GradAOTOutput, PlainAOTInput
+
+    output = backward.graph.output_node()
+    values = output.args[0]
+    assert isinstance(values, (list, tuple))
+    descriptors = output.meta.get("desc", [None] * len(values))
+    found: list[int | None] = []
+    for value, descriptor in zip(values, descriptors, strict=False):
+        source = descriptor.grad_of if isinstance(descriptor, GradAOTOutput) else None
+        is_plain = isinstance(source, PlainAOTInput) and isinstance(value, fx.Node)
+        found.append(source.idx if is_plain else None)  # pyright: ignore[reportOptionalMemberAccess]
+    return found
+
+
+def graph_fake_mode(gm: fx.GraphModule) -> Any:
+    """The fake tensor mode in which a graph's `meta["val"]` live."""
+    from torch._guards import detect_fake_mode
+
+    values = [node.meta.get("val") for node in gm.graph.nodes]
+    return detect_fake_mode([v for v in values if isinstance(v, torch.Tensor)])
+
+
+def dynamo_counters() -> Any:
+    """Dynamo's counters: `frames`, `graph_break`, `unique_graphs`, `aot_autograd`, … ."""
+    from torch._dynamo.utils import counters
+
+    return counters
+
+
+def compilation_metrics() -> list[Any]:
+    """The last 64 compiles with frame, seconds and recompile reason."""
+    from torch._dynamo.utils import get_compilation_metrics
+
+    return get_compilation_metrics()
+
+
+def compile_id() -> tuple[int, int] | None:
+    """(frame, recompile) of the compile that runs now."""
+    from torch._guards import CompileContext
+
+    found = CompileContext.current_compile_id()
+    if found is None or found.frame_id is None or found.frame_compile_id is None:
+        return None
+    return found.frame_id, found.frame_compile_id
+
+
+def graph_break_error() -> type[BaseException]:
+    """What Dynamo raises under `fullgraph=True` where it would break the graph."""
+    from torch._dynamo.exc import Unsupported
+
+    return Unsupported
