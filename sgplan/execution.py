@@ -1,0 +1,96 @@
+"""One run from plan to ended command: folder, child, event files. Shared by `apply`, `plan`, `init`.
+
+Knows the order of things; what a run came to is judged in `verdict.py` and told in `report.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any, Literal
+
+from sgplan import launch, runfolder
+from sgplan.grammar.diagnostics import Diagnostic
+from sgplan.grammar.plan import PlanFile
+from sgplan.observer import Observer
+from sgplan.report import Run
+from sgplan.runfolder import RunFolder
+from sgplan.summary import Summary
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a command wants to be run.
+
+    Attributes:
+        mode: what the ranks do with the plan.
+        plan: checked.
+        command: the user's own, as typed behind `--`.
+        expect: digests of an artefact that the run must reproduce, or None.
+        run_dir: the folder the user named, or None.
+        progress: `shown`, or `silent` for `--quiet`.
+    """
+
+    mode: Literal["apply", "plan"]
+    plan: PlanFile
+    command: tuple[str, ...]
+    expect: dict[str, Any] | None = None
+    run_dir: str | None = None
+    progress: Literal["shown", "silent"] = "shown"
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """A run whose last process has ended; `child` is None when a second Ctrl-C killed it."""
+
+    run: Run
+    folder: RunFolder
+    plan: PlanFile
+    child: int | None
+    summary: Summary
+    damage: tuple[Diagnostic, ...]
+
+
+def execute(request: Request) -> Executed:
+    """Run the command under the plan and read all that its ranks left.
+
+    Raises:
+        Failure: the command cannot be found, or the run folder cannot be used.
+    """
+    launch.require_program(request.command)
+    folder = runfolder.create(request.run_dir, PurePath(request.plan.source).stem or "plan")
+    folder.write_plan(request.plan, request.expect)
+    observer = Observer(folder.path)
+    started = time.time()
+    job = launch.Job(
+        request.command, launch.environment(folder.path, request.mode, os.environ), folder.log
+    )
+    status = job.run(_screen(request, observer))
+    observer.finish()
+    run = Run(
+        mode=request.mode,
+        command=request.command,
+        plan=request.plan.source,
+        folder=str(folder.path),
+        started=started,
+        seconds=time.time() - started,
+    )
+    child = None if job.killed else status
+    damage = tuple(observer.verdicts())
+    return Executed(run, folder, request.plan, child, observer.summary, damage)
+
+
+def _screen(request: Request, observer: Observer) -> launch.Screen:
+    """Rich is loaded only when there is something to paint with it."""
+    from sgplan import progress
+
+    def poll() -> Summary:
+        observer.poll()
+        return observer.summary
+
+    if request.progress == "silent":
+        return progress.Silent()
+    return progress.TerminalLine(poll) if sys.stderr.isatty() else progress.SparseLines(poll)

@@ -1,0 +1,206 @@
+"""What a run came to: `report.json` and the summary on stderr, both from one `Summary`.
+
+Knows words and fields; measures nothing itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sgplan.grammar.diagnostics import Diagnostic
+from sgplan.progress import rate, share
+from sgplan.summary import Folded, RankState, Summary
+from sgplan.version import version
+
+REPORT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        status: exit status of sgplan.
+        child: exit status of the command, None when we killed it.
+        word: `done`, `planned`, `refused`, `failed`, `no_step`, `not_planned` or `killed`.
+        why: one sentence when it is not `done` or `planned`, else empty.
+    """
+
+    status: int
+    child: int | None
+    word: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The frame of a run: what was asked for, where, and when."""
+
+    mode: str
+    command: tuple[str, ...]
+    plan: str
+    folder: str
+    started: float
+    seconds: float
+
+
+def to_json(run: Run, outcome: Outcome, summary: Summary, damage: Sequence[Diagnostic]) -> Any:
+    """The content of `report.json`; its fields are described in `sgplan/README.md`."""
+    return {
+        "sgplan_report": REPORT_VERSION,
+        "sgplan": version(),
+        "mode": run.mode,
+        "command": list(run.command),
+        "plan": run.plan,
+        "folder": run.folder,
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(run.started)),
+        "seconds": round(run.seconds, 3),
+        "outcome": outcome.word,
+        "why": outcome.why,
+        "exit_status": outcome.status,
+        "child_exit_status": outcome.child,
+        **_figures(summary),
+        **_folded_fields(summary),
+        "ranks": [_rank(summary.ranks[rank]) for rank in sorted(summary.ranks)],
+        "diagnostics": [
+            {"diagnostic": diagnostic.to_wire(), "ranks": list(ranks)}
+            for diagnostic, ranks in summary.diagnostics
+        ],
+        "damaged_logs": [diagnostic.to_wire() for diagnostic in damage],
+    }
+
+
+def _figures(summary: Summary) -> dict[str, Any]:
+    return {
+        "steps": summary.steps,
+        "loss": summary.loss,
+        "samples_per_second": summary.samples_per_second(),
+        "step_seconds": summary.step_seconds(),
+        "wait_share": summary.wait_share(),
+        "own_share": summary.own_share(),
+        "compile_seconds": summary.compile_seconds,
+        "compile_cache": summary.cache_counts,
+    }
+
+
+def _folds(summary: Summary) -> dict[str, list[Folded]]:
+    return {
+        "engines": summary.engines.lines(),
+        "paths": summary.paths.lines(),
+        "recompiles": summary.recompiles.lines(),
+        "fallbacks": summary.fallbacks.lines(),
+        "overridden": summary.overridden.lines(),
+        "missed": summary.missed.lines(),
+        "notes": summary.notes.lines(),
+    }
+
+
+def _folded_fields(summary: Summary) -> dict[str, list[dict[str, Any]]]:
+    return {
+        name: [
+            {"subject": x.subject, "text": x.text, "ranks": list(x.ranks), "count": x.count}
+            for x in lines
+        ]
+        for name, lines in _folds(summary).items()
+    }
+
+
+def _rank(state: RankState) -> dict[str, Any]:
+    ended = state.ended
+    return {
+        "rank": state.rank,
+        "world": state.world,
+        "python": state.python,
+        "torch": state.torch,
+        "attempts": state.attempts,
+        "steps": state.steps,
+        "skipped": state.skipped,
+        "events_dropped": state.dropped,
+        "ended": None if ended is None else ended.how,
+        "detail": None if ended is None else ended.detail,
+        "peak_rss": None if ended is None else ended.peak_rss,
+    }
+
+
+def summary_text(run: Run, outcome: Outcome, summary: Summary, shown: str) -> str:
+    """The end summary, one fact a line."""
+    lines = [f"sgplan: {_headline(run, outcome, summary)}"]
+    if summary.steps:
+        lines += [_row(name, value) for name, value in _step_rows(summary)]
+    if any(state.compiles for state in summary.ranks.values()):
+        lines.append(_row("compile", _compile(summary)))
+    world = len(summary.ranks)
+    for title, folded in _folds(summary).items():
+        lines += _section(_TITLES[title], folded, world)
+    lines += [
+        _row("dropped", f"{state.dropped} events of rank {state.rank}: figures are incomplete")
+        for state in summary.ranks.values()
+        if state.dropped
+    ]
+    lines.append(_row("run folder", shown))
+    return "\n".join(lines)
+
+
+_TITLES = {
+    "engines": "engine",
+    "paths": "reduction",
+    "recompiles": "recompiled",
+    "fallbacks": "fell back",
+    "overridden": "plan wins",
+    "missed": "not captured",
+    "notes": "note",
+}
+
+
+def _headline(run: Run, outcome: Outcome, summary: Summary) -> str:
+    if outcome.why:
+        return outcome.why
+    count = len(summary.ranks)
+    return f"{outcome.word} in {run.seconds:.1f} s on {count} rank{'s' if count != 1 else ''}"
+
+
+def _step_rows(summary: Summary) -> Iterable[tuple[str, str]]:
+    step = summary.step_seconds()
+    skipped = max((state.skipped for state in summary.ranks.values()), default=0)
+    steps = f"{summary.steps}" + (f" ({skipped} skipped their update)" if skipped else "")
+    yield "steps", steps if step is None else f"{steps}, median {_time(step)}"
+    yield "speed", f"{rate(summary.samples_per_second())} samples/s, all ranks"
+    yield "comm", f"{share(summary.wait_share())} of the step exposed"
+    yield "own time", f"{share(summary.own_share())} of the step"
+    if not summary.recompiles.lines():
+        yield "recompiled", "never"
+    if not summary.fallbacks.lines():
+        yield "fell back", "never"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.2f} ms"
+
+
+def _compile(summary: Summary) -> str:
+    counts = summary.cache_counts
+    words = {"hit": "from the cache", "miss": "compiled", "off": "compiled with the cache off"}
+    parts = [f"{counts[key]} {word}" for key, word in words.items() if counts.get(key)]
+    return f"{summary.compile_seconds:.1f} s; {', '.join(parts)}"
+
+
+def _section(title: str, folded: Sequence[Folded], world: int) -> list[str]:
+    return [_row(title, f"{x.subject}: {x.text}{_times(x, world)}") for x in folded]
+
+
+def _times(line: Folded, world: int) -> str:
+    """`×8 ranks` for a line of several ranks, and how often each said it when more than once."""
+    ranks = len(line.ranks)
+    each = f", {line.count} times" if line.count > ranks else ""
+    if ranks > 1:
+        return f"  ×{ranks} ranks{each}"
+    where = f"rank {line.ranks[0]}" if world > 1 else ""
+    said = "  ".join(part for part in (where, each.lstrip(", ")) if part)
+    return f"  ({said})" if said else ""
+
+
+def _row(name: str, value: str) -> str:
+    return f"  {name:<13} {value}"

@@ -1,0 +1,142 @@
+"""The folder of a run: what lies in it under which name, and who may write there first.
+
+The folder is the truth about a run; every screen can be made from it again. Knows names and encoded
+files; the content of plans, programs and events belongs to their own modules.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from sgplan.failure import Failure
+from sgplan.grammar.plan import PlanFile
+
+RUNS = Path(".sgplan") / "runs"
+_TAKEN = ("plan.sgplan", "plan.msgpack", "run.sgpx", "report.json")
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """A run's folder; make one with `create`, find an earlier one with `find`."""
+
+    path: Path
+
+    @property
+    def artefact(self) -> Path:
+        return self.path / "run.sgpx"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "log"
+
+    @property
+    def shown(self) -> str:
+        """The path as a person would type it: relative to the working directory when below it."""
+        here = Path.cwd()
+        return str(self.path.relative_to(here) if self.path.is_relative_to(here) else self.path)
+
+    def write_plan(self, plan: PlanFile, expect: dict[str, Any] | None) -> None:
+        """The plan for people (`plan.sgplan`, `--set` beside it) and for the ranks."""
+        (self.path / "plan.sgplan").write_text(plan.text, encoding="utf-8")
+        if plan.sets_text:
+            (self.path / "plan.set").write_text(plan.sets_text, encoding="utf-8")
+        data = msgpack.packb({"plan": plan.to_wire(), "expect": expect})
+        (self.path / "plan.msgpack").write_bytes(data)
+
+    def read_plan(self) -> PlanFile:
+        """The plan the ranks ran under.
+
+        Raises:
+            Failure: the file is missing or unreadable.
+        """
+        path = self.path / "plan.msgpack"
+        try:
+            return PlanFile.from_wire(msgpack.unpackb(path.read_bytes())["plan"])
+        except (OSError, ValueError, KeyError, TypeError, msgpack.UnpackException) as error:
+            raise Failure(f"{path} cannot be read: {error}") from error
+
+    def parts(self) -> dict[int, Path]:
+        """The program parts that ranks have written, by rank."""
+        found = {}
+        for path in self.path.glob("program-*.msgpack"):
+            rank = path.stem.removeprefix("program-")
+            if rank.isdigit():
+                found[int(rank)] = path
+        return dict(sorted(found.items()))
+
+    def attach_failures(self) -> list[tuple[str, str]]:
+        """Interpreters that could not import sgplan, each with the reason, distinct."""
+        found: dict[tuple[str, str], None] = {}
+        for path in sorted(self.path.glob("attach-failed-*.txt")):
+            python, _, reason = path.read_text(encoding="utf-8", errors="replace").partition("\n")
+            found[(python, reason.strip())] = None
+        return list(found)
+
+    def write_report(self, report: dict[str, Any]) -> None:
+        """Write `report.json`, whole or not at all."""
+        temporary = self.path / "report.json.tmp"
+        temporary.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        temporary.replace(self.path / "report.json")
+
+    def read_report(self) -> dict[str, Any] | None:
+        """The report, or None when the run has not ended or was killed."""
+        path = self.path / "report.json"
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise Failure(f"{path} cannot be read: {error}") from error
+
+
+def create(wanted: str | None, name: str) -> RunFolder:
+    """Make the folder of a new run: `wanted`, or one named after the time and the plan.
+
+    Raises:
+        Failure: the folder holds another run, or cannot be made.
+    """
+    try:
+        path = Path(wanted) if wanted is not None else _fresh(name)
+        path.mkdir(parents=True, exist_ok=True)
+        taken = [entry.name for entry in path.iterdir() if _belongs_to_a_run(entry.name)]
+        if taken:
+            raise Failure(f"{path} already holds a run ({min(taken)}): name another --run-dir")
+        (path / "log").mkdir(exist_ok=True)
+    except OSError as error:
+        raise Failure(f"the run folder cannot be made: {error}") from error
+    return RunFolder(path.resolve())
+
+
+def find(name: str) -> RunFolder:
+    """An earlier run by its folder, or by its name below `.sgplan/runs`.
+
+    Raises:
+        Failure: there is none.
+    """
+    for path in (Path(name), RUNS / name):
+        if (path / "plan.msgpack").is_file():
+            return RunFolder(path.resolve())
+    raise Failure(f"`{name}` is neither a run folder nor a .sgpx file")
+
+
+def _fresh(name: str) -> Path:
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    RUNS.mkdir(parents=True, exist_ok=True)
+    for attempt in range(1, 1000):
+        path = RUNS / (f"{stamp}-{name}" if attempt == 1 else f"{stamp}-{name}-{attempt}")
+        try:
+            path.mkdir()
+        except FileExistsError:
+            continue
+        return path
+    raise Failure(f"no free name for a run at {stamp} below {RUNS}")
+
+
+def _belongs_to_a_run(name: str) -> bool:
+    return name in _TAKEN or name.startswith(("events-", "program-"))

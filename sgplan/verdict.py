@@ -1,0 +1,162 @@
+"""How a run ended, judged from evidence: the child's status, events, and files that ranks left.
+
+The one question it must never get wrong: did the plan take hold? A plan that silently did not attach
+is worse than an error. Pure but for the files of the run folder it is given.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Sequence
+
+from sgplan.execution import Executed
+from sgplan.report import Outcome
+from sgplan.summary import Summary
+
+UNSUPPORTED = "unsupported"
+_ISOLATING = {
+    "I": "runs Python isolated (`-I`)",
+    "E": "makes Python ignore the environment (`-E`)",
+    "S": "starts Python without `site` (`-S`)",
+}
+
+
+def judge_apply(done: Executed) -> Outcome:
+    """The outcome of `apply`: a step must have run under the plan."""
+    return _judge(done, bool(done.summary.steps), "done", "no_step", "no step ran under the plan")
+
+
+def judge_plan(done: Executed) -> Outcome:
+    """The outcome of `plan`: a rank must have written its program."""
+    planned = bool(done.folder.parts())
+    return _judge(done, planned, "planned", "not_planned", "nothing was planned")
+
+
+def _judge(done: Executed, achieved: bool, good: str, bad: str, lacking: str) -> Outcome:
+    if done.child is None:
+        return Outcome(128 + signal.SIGINT, None, "killed", "killed by a second Ctrl-C")
+    errors = [d for d, _ in done.summary.diagnostics if d.severity == "error"]
+    if errors:
+        return Outcome(done.child or 1, done.child, "refused", f"refused: {errors[0].message}")
+    if done.child != 0:
+        return Outcome(done.child, done.child, "failed", _failed(done))
+    if not achieved:
+        return Outcome(1, 0, bad, f"{lacking}: {why_nothing_ran(done)}")
+    return Outcome(0, 0, good)
+
+
+def why_nothing_ran(done: Executed) -> str:
+    """Why no step ran, or nothing was captured, although the command ended well."""
+    return next(reason for explain in _EXPLANATIONS if (reason := explain(done)))
+
+
+def _failed(done: Executed) -> str:
+    how = _status_words(done.child or 0)
+    summary = done.summary
+    if summary.steps:
+        return f"the command {how} after {summary.steps} steps under the plan"
+    if done.folder.attach_failures():
+        return f"the command {how}; the plan was not applied: {_not_importable(done)}"
+    return f"the command {how} before its first step; {_had_done(summary)}"
+
+
+def _status_words(status: int) -> str:
+    if status > 128 and (name := _signal_name(status - 128)):
+        return f"was ended by {name}"
+    return f"ended with status {status}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return ""
+
+
+def _had_done(summary: Summary) -> str:
+    """What sgplan had done until then, so that nobody looks for the fault in the wrong place."""
+    if not summary.ranks:
+        return "sgplan had not attached to any of its processes"
+    count = len(summary.ranks)
+    done = [f"attached to {count} rank{'s' if count != 1 else ''}"]
+    roots = _roots(summary)
+    done.append(f"found {', '.join(roots)}" if roots else "found no model yet")
+    compiles = sum(len(state.compiles) for state in summary.ranks.values())
+    if compiles:
+        done.append(f"compiled {compiles} graph{'s' if compiles != 1 else ''}")
+    return "sgplan had " + " and ".join(filter(None, [", ".join(done[:-1]), done[-1]]))
+
+
+def _roots(summary: Summary) -> list[str]:
+    found = {r.root: r.cls for state in summary.ranks.values() for r in state.roots}
+    return [f"`{root}` ({cls})" for root, cls in found.items()]
+
+
+def _not_importable(done: Executed) -> str:
+    failures = done.folder.attach_failures()
+    if not failures:
+        return ""
+    python, reason = failures[0]
+    return (
+        f"{python} cannot import sgplan ({reason}); "
+        f"install sgplan there, or run the command with the Python that has it"
+    )
+
+
+def _isolated(done: Executed) -> str:
+    if done.summary.ranks:
+        return ""
+    found = isolating_options(done.run.command)
+    return f"the command {found[0]}, where nothing can be injected" if found else ""
+
+
+def isolating_options(command: Sequence[str]) -> list[str]:
+    """What in the command keeps Python from reading PYTHONPATH or running `sitecustomize`."""
+    found = []
+    for place, word in enumerate(command):
+        if not os.path.basename(word).startswith("python"):
+            continue
+        for option in command[place + 1 :]:
+            if not option.startswith("-") or option.startswith("--") or option[1:2] in "cm":
+                break
+            found += [text for letter, text in _ISOLATING.items() if letter in option[1:]]
+    return found
+
+
+def _nobody_attached(done: Executed) -> str:
+    if done.summary.ranks:
+        return ""
+    return (
+        "the command started no Python that loads torch, "
+        "or PYTHONPATH was removed before it started one"
+    )
+
+
+def _unsupported(done: Executed) -> str:
+    named = [n for n in done.summary.notes.lines() if n.subject == UNSUPPORTED]
+    return "; ".join(line.text for line in named)
+
+
+def _no_root(done: Executed) -> str:
+    if _roots(done.summary):
+        return ""
+    return (
+        "no model was called with gradients enabled in a process that sgplan attached to: "
+        "the script only runs inference, or trains in processes it starts itself"
+    )
+
+
+def _no_backward(done: Executed) -> str:
+    return f"{', '.join(_roots(done.summary))} was found, but no backward pass and step followed"
+
+
+# Tried in order; the last one always has an answer.
+_EXPLANATIONS: tuple[Callable[[Executed], str], ...] = (
+    _not_importable,
+    _isolated,
+    _nobody_attached,
+    _unsupported,
+    _no_root,
+    _no_backward,
+)
