@@ -7,6 +7,7 @@ exercises each. This is the only published contract that imports torch.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -24,9 +25,14 @@ __all__ = [
     "compile_id",
     "compiled_autograd_enabled",
     "compiled_node",
+    "compiling_frame",
     "default_store",
+    "dense",
+    "descriptors",
     "dynamo_counters",
     "find_tensors",
+    "flop_formula",
+    "found_inf",
     "functorch_config",
     "gradient_inputs",
     "grads_accumulator",
@@ -35,9 +41,16 @@ __all__ = [
     "group_timeout",
     "inductor_cache_dir",
     "inductor_wrapper",
+    "input_source",
+    "is_saved",
+    "optimize_ddp_mode",
+    "plain_input",
+    "plain_output",
     "queue_callback",
     "replace_inductor_wrapper",
     "running_node",
+    "size_hint",
+    "skip_frames",
     "storage_uses",
     "wrap_inline",
 ]
@@ -237,3 +250,115 @@ def graph_break_error() -> type[BaseException]:
     from torch._dynamo.exc import Unsupported
 
     return Unsupported
+
+
+def descriptors(graph: fx.GraphModule) -> tuple[list[Any], list[Any]]:
+    """AOT descriptors of a graph's placeholders and of its outputs, None where there is none.
+
+    Source: `node.meta["desc"]` (`torch._functorch._aot_autograd.descriptors`).
+    """
+    inputs = [node.meta.get("desc") for node in graph.graph.nodes if node.op == "placeholder"]
+    output = graph.graph.output_node()
+    values = output.args[0]
+    count = len(values) if isinstance(values, (list, tuple)) else 1
+    return inputs, list(output.meta.get("desc") or [None] * count)
+
+
+def plain_input(descriptor: Any) -> int | None:
+    """The Dynamo input that a placeholder is (`PlainAOTInput`)."""
+    from torch._functorch._aot_autograd.descriptors import PlainAOTInput
+
+    return descriptor.idx if isinstance(descriptor, PlainAOTInput) else None
+
+
+def plain_output(descriptor: Any) -> int | None:
+    """The user output that a value is (`PlainAOTOutput`), also as the owner of a tangent."""
+    from torch._functorch._aot_autograd.descriptors import PlainAOTOutput, TangentAOTInput
+
+    if isinstance(descriptor, TangentAOTInput):
+        descriptor = descriptor.output
+    return descriptor.idx if isinstance(descriptor, PlainAOTOutput) else None
+
+
+def is_saved(descriptor: Any) -> bool:
+    """Whether an output of a forward graph is kept for its backward."""
+    from torch._functorch._aot_autograd.descriptors import SavedForBackwardsAOTOutput
+
+    return isinstance(descriptor, SavedForBackwardsAOTOutput)
+
+
+def input_source(placeholder: fx.Node) -> str:
+    """How the script reaches an input of a Dynamo graph (`L['args'][0]`), empty when unknown.
+
+    Source: `node.meta["grapharg"].source`.
+    """
+    source = getattr(placeholder.meta.get("grapharg"), "source", None)
+    name = getattr(source, "name", "")
+    return name() if callable(name) else name
+
+
+def size_hint(size: Any) -> int:
+    """A size as a number: of a symbolic one, the value it was captured with (0 when unknown)."""
+    if isinstance(size, int):
+        return size
+    hint = size.node.hint
+    return int(hint) if hint is not None else 0
+
+
+def flop_formula(op: Any) -> Callable[..., Any] | None:
+    """torch's FLOP formula of an op packet (`torch.utils.flop_counter.flop_registry`).
+
+    Attention on CPU has none of its own and counts like flash attention.
+    """
+    from torch.utils.flop_counter import flop_registry
+
+    aten = torch.ops.aten
+    same = {
+        aten._scaled_dot_product_flash_attention_for_cpu: (
+            aten._scaled_dot_product_flash_attention
+        ),
+        aten._scaled_dot_product_flash_attention_for_cpu_backward: (
+            aten._scaled_dot_product_flash_attention_backward
+        ),
+    }
+    return flop_registry.get(same.get(op, op))
+
+
+def compiling_frame() -> tuple[Any, str] | None:
+    """(code object, recompile reason) of the frame Dynamo compiles now, None outside of a compile.
+
+    Read from the locals of `torch._dynamo.convert_frame._compile`, the only place that has both
+    before the compile is over.
+    """
+    frame = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "_compile" and "cache_entries" in frame.f_locals:
+            return frame.f_locals["code"], frame.f_locals.get("recompile_reason") or ""
+        frame = frame.f_back
+    return None
+
+
+def skip_frames(package: str) -> None:
+    """Let Dynamo never trace the frames of a package (`torch._dynamo.trace_rules.add`)."""
+    from torch._dynamo import trace_rules
+
+    trace_rules.add(package)
+
+
+def optimize_ddp_mode() -> str:
+    """How Dynamo treats DDP (`torch._dynamo.utils.get_optimize_ddp_mode`)."""
+    from torch._dynamo.utils import get_optimize_ddp_mode
+
+    return get_optimize_ddp_mode()
+
+
+def found_inf(scaler: Any, optimizer: Any) -> bool:
+    """Whether a GradScaler found an infinite gradient of this optimizer in this step."""
+    return any(bool(value.item()) for value in scaler._found_inf_per_device(optimizer).values())
+
+
+def dense(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's memory has neither holes nor overlap (`torch._prims_common`)."""
+    from torch._prims_common import is_non_overlapping_and_dense
+
+    return is_non_overlapping_and_dense(tensor)
