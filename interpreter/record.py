@@ -67,7 +67,7 @@ class Recorder:
         self._limit = limit
         self._dropped = 0
         self._pid = os.getpid()
-        self._packer = msgpack.Packer(default=_read_late)
+        self._packer = msgpack.Packer(default=_read_late, unicode_errors="backslashreplace")
         self._failed = False
         self._stop = threading.Event()
         _cut_incomplete_tail(self._path)
