@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
+from typing import TypeAlias
 
 from sgplan.failure import Failure
 from sgplan.grammar.diagnostics import Refused
@@ -27,6 +28,7 @@ LATER = {
     "diff": "the comparison of two plans or runs",
 }
 SEPARATOR = "--"
+_SubParsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Refused as refused:
         from sgplan.refusal import print_refusal
 
-        print_refusal(refused.diagnostics)
+        print_refusal(refused)
         return 1
     except BrokenPipeError:
         # The reader of our output has gone (`| head`); nothing may be written at exit either.
@@ -94,9 +96,7 @@ def _parser(module: ModuleType | None) -> argparse.ArgumentParser:
     return parser
 
 
-def _add(
-    module: ModuleType, subparsers: argparse._SubParsersAction[argparse.ArgumentParser]
-) -> None:
+def _add(module: ModuleType, subparsers: _SubParsers) -> None:
     module.add_parser(subparsers)
     subparsers.choices[module.__name__.rpartition(".")[2]].set_defaults(run=module.run)
 

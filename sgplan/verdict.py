@@ -1,7 +1,7 @@
 """How a run ended, judged from evidence: the child's status, events, and files that ranks left.
 
-The one question it must never get wrong: did the plan take hold? A plan that silently did not attach
-is worse than an error. Pure but for the files of the run folder it is given.
+The question it must never get wrong: did the plan take hold? A plan that silently did not attach is
+worse than an error. Pure but for the files of the run folder it is given.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _failed(done: Executed) -> str:
     how = _status_words(done.child or 0)
     summary = done.summary
     if summary.steps:
-        return f"the command {how} after {summary.steps} steps under the plan"
+        return f"the command {how} after {_count(summary.steps, 'step')} under the plan"
     if done.folder.attach_failures():
         return f"the command {how}; the plan was not applied: {_not_importable(done)}"
     return f"the command {how} before its first step; {_had_done(summary)}"
@@ -78,14 +78,17 @@ def _had_done(summary: Summary) -> str:
     """What sgplan had done until then, so that nobody looks for the fault in the wrong place."""
     if not summary.ranks:
         return "sgplan had not attached to any of its processes"
-    count = len(summary.ranks)
-    done = [f"attached to {count} rank{'s' if count != 1 else ''}"]
+    done = [f"attached to {_count(len(summary.ranks), 'rank')}"]
     roots = _roots(summary)
     done.append(f"found {', '.join(roots)}" if roots else "found no model yet")
     compiles = sum(len(state.compiles) for state in summary.ranks.values())
     if compiles:
-        done.append(f"compiled {compiles} graph{'s' if compiles != 1 else ''}")
+        done.append(f"compiled {_count(compiles, 'graph')}")
     return "sgplan had " + " and ".join(filter(None, [", ".join(done[:-1]), done[-1]]))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' if number != 1 else ''}"
 
 
 def _roots(summary: Summary) -> list[str]:
