@@ -83,8 +83,8 @@ def _shown(line: str | None) -> str:
 
 def _parameter_lines(root: str, parameters: Iterable[ParameterFact]) -> Iterable[str]:
     for place, p in enumerate(parameters):
-        shape, strides = _sizes(p.shape), _sizes(p.strides)
-        yield f"parameter {place} of {root}: {p.name} {p.dtype} {p.device} {shape} strides {strides}"
+        layout = f"{_sizes(p.shape)} strides {_sizes(p.strides)}"
+        yield f"parameter {place} of {root}: {p.name} {p.dtype} {p.device} {layout}"
 
 
 def _bucket_line(bucket: Bucket) -> str:

@@ -1,7 +1,7 @@
 """What was captured from the running script, as pure data: the planner's input beside the plan.
 
-Made inside a rank (parameters when DDP is entered, graphs when Dynamo compiles); the lowering passes
-read nothing else, so every pass is tested without torch. Standard library only.
+Made inside a rank (parameters when DDP is entered, graphs when Dynamo compiles); the lowering
+passes read nothing else, so every pass is tested without torch. Standard library only.
 """
 
 from __future__ import annotations

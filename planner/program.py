@@ -13,6 +13,9 @@ from typing import ClassVar, Literal
 from sgplan.grammar.diagnostics import Span
 from sgplan.planner.facts import Engine, Path
 
+# Roots on these paths have buckets; `stock` and `none` have none.
+PLANNED_PATHS = frozenset[Path]({"hooks", "in_graph"})
+
 
 @dataclass(frozen=True, slots=True)
 class Origin:
@@ -114,6 +117,11 @@ class Bucket:
     origin: Origin | None = None
 
 
+def wire_buffer(bucket: str) -> str:
+    """The value that a bucket's `cast` to its wire dtype makes."""
+    return f"{bucket}.wire"
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """`run GRAPH (ins) -> outs`: entered by the script's own call."""
@@ -168,7 +176,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """`deliver ROOT grads (N)`: every parameter's `.grad` holds the reduced gradient from here on."""
+    """`deliver ROOT grads (N)`: from here on every `.grad` holds the reduced gradient."""
 
     name: ClassVar[str] = "deliver"
     root: str

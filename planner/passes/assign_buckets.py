@@ -15,9 +15,8 @@ from sgplan.planner.buckets import bucket_list
 from sgplan.planner.facts import Facts, RootFact
 from sgplan.planner.origins import asked
 from sgplan.planner.passes.base import Exact
-from sgplan.planner.program import Bucket, Program
+from sgplan.planner.program import PLANNED_PATHS, Bucket, Program
 
-PLANNED_PATHS = frozenset({"hooks", "in_graph"})
 WIRES = {"as_written": None, "bf16": "bf16", "fp16": "f16"}
 
 

@@ -19,9 +19,9 @@ from sgplan.grammar.plan import Plan
 from sgplan.planner.facts import Facts, RootFact
 from sgplan.planner.graphs import Call, calls_of, covering_call
 from sgplan.planner.origins import asked
-from sgplan.planner.passes.assign_buckets import PLANNED_PATHS
 from sgplan.planner.passes.base import Exact, with_phase
 from sgplan.planner.program import (
+    PLANNED_PATHS,
     Bucket,
     Deliver,
     Instruction,

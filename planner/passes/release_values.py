@@ -22,7 +22,7 @@ from sgplan.planner.facts import Facts
 from sgplan.planner.graphs import Call, calls_of, main_calls
 from sgplan.planner.origins import asked
 from sgplan.planner.passes.base import Exact, with_phase
-from sgplan.planner.program import Bucket, Deliver, Free, Instruction, Program, Run
+from sgplan.planner.program import Deliver, Free, Instruction, Program, Run, wire_buffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class ReleaseValues(Exact):
         for root in facts.roots:
             saved = _saved(calls, root.name) if root.name in compiled else ()
             wires = tuple(
-                wire_buffer(bucket)
+                wire_buffer(bucket.name)
                 for bucket in program.buckets
                 if bucket.root == root.name and bucket.wire != bucket.dtype
             )
@@ -49,11 +49,6 @@ class ReleaseValues(Exact):
             at = _end_of(lines, program, root.name)
             lines[at:at] = [free for free in frees if free.values]
         return with_phase(program, "backward", lines)
-
-
-def wire_buffer(bucket: Bucket) -> str:
-    """The name of the buffer that a bucket's cast makes."""
-    return f"{bucket.name}.wire"
 
 
 def _saved(calls: Sequence[Call], root: str) -> tuple[str, ...]:

@@ -11,9 +11,8 @@ from typing import ClassVar
 from sgplan.grammar.plan import Plan
 from sgplan.planner.digest import contract_digest, contract_text
 from sgplan.planner.facts import Facts
-from sgplan.planner.passes.assign_buckets import PLANNED_PATHS
 from sgplan.planner.passes.base import Exact
-from sgplan.planner.program import Program
+from sgplan.planner.program import PLANNED_PATHS, Program
 
 
 @dataclass(frozen=True, slots=True)

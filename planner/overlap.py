@@ -1,0 +1,81 @@
+"""`overlap = required`: every bucket but the last must have work to hide behind.
+
+Judged on the captured backward graph, for hooks too: they fire where the graph says the gradient
+is final. On a run without a capture there is nothing to judge, and the caller looks at times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sgplan.grammar.diagnostics import Diagnostic, Label
+from sgplan.grammar.plan import Plan, Sync
+from sgplan.planner.facts import Facts, GraphFact, RootFact
+from sgplan.planner.graphs import calls_of, covering_call
+from sgplan.planner.program import PLANNED_PATHS, Program
+from sgplan.planner.starts import Start, starts
+
+
+def overlap_violations(plan: Plan, facts: Facts, program: Program) -> list[Diagnostic]:
+    """One SG0502 for each bucket that cannot overlap where the plan requires it."""
+    calls = calls_of(facts)
+    found: list[Diagnostic] = []
+    for root in facts.roots:
+        sync = plan.sync_of(root.name)
+        call = covering_call(calls, root)
+        if sync.overlap != "required" or root.path not in PLANNED_PATHS or call is None:
+            continue
+        assert call.backward is not None
+        found += _of_root(sync, root, call.backward, program)
+    return found
+
+
+def unjudged(plan: Plan, facts: Facts) -> tuple[str, ...]:
+    """Roots that must overlap and have no captured backward to judge it on."""
+    calls = calls_of(facts)
+    return tuple(
+        root.name
+        for root in facts.roots
+        if plan.sync_of(root.name).overlap == "required"
+        and root.path in PLANNED_PATHS
+        and covering_call(calls, root) is None
+    )
+
+
+def _of_root(
+    sync: Sync, root: RootFact, graph: GraphFact, program: Program
+) -> Iterator[Diagnostic]:
+    buckets = [bucket for bucket in program.buckets if bucket.root == root.name]
+    for start in starts(graph, buckets)[:-1]:
+        if start.heavy == 0:
+            yield _diagnostic(sync, graph, start)
+
+
+def _diagnostic(sync: Sync, graph: GraphFact, start: Start) -> Diagnostic:
+    span = sync.origin("overlap") or sync.span
+    return Diagnostic(
+        "SG0502",
+        f"bucket `{start.bucket.name}` cannot overlap: no matmul or convolution follows its start",
+        None if span is None else Label(span, "overlap is required here"),
+        notes=tuple(_facts(graph, start)),
+        help="let it hold less with a smaller `bucket`, or write `overlap = prefer`",
+    )
+
+
+def _facts(graph: GraphFact, start: Start) -> Iterator[str]:
+    count = len(graph.ops)
+    behind = start.behind
+    place = f"`{behind.op}` of `{behind.module}`, op {behind.position + 1} of {count}"
+    if behind == start.own:
+        yield f"its last gradient is that of `{start.own.parameter}`, final after {place}"
+    else:
+        yield (
+            f"its own gradients are final after op {start.own.position + 1}, but it starts behind "
+            f"an earlier bucket, which waits for `{behind.parameter}`: {place}"
+        )
+    if graph.heavy_after:
+        last = graph.heavy_after[-1]
+        op = graph.ops[last]
+        yield f"the last matmul or convolution is `{op.op}` of `{op.module}`, op {last + 1}"
+    else:
+        yield "the backward graph has no matmul or convolution"
