@@ -27,7 +27,6 @@ __all__ = [
     "compiled_node",
     "compiling_frame",
     "default_store",
-    "dense",
     "descriptors",
     "dynamo_counters",
     "find_tensors",
@@ -356,9 +355,3 @@ def found_inf(scaler: Any, optimizer: Any) -> bool:
     """Whether a GradScaler found an infinite gradient of this optimizer in this step."""
     return any(bool(value.item()) for value in scaler._found_inf_per_device(optimizer).values())
 
-
-def dense(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's memory has neither holes nor overlap (`torch._prims_common`)."""
-    from torch._prims_common import is_non_overlapping_and_dense
-
-    return is_non_overlapping_and_dense(tensor)

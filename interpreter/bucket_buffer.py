@@ -1,0 +1,54 @@
+"""The memory of one bucket: a flat buffer, a view for every gradient, and when it may be used again.
+
+After delivery parameters' `.grad`s are views of the buffer, so it belongs to the script until those
+are gone; then the same memory serves the next backward, else a new buffer is taken.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from sgplan.planner import torch_api
+from sgplan.planner.program import Bucket
+
+
+class BucketBuffer:
+    """Flat memory of one bucket.
+
+    Attributes:
+        bucket: its layout.
+        flat: the buffer, `bucket.numel` elements; the padding is zero and stays zero.
+        views: one for each slot, in slot order, in the parameter's strides.
+        missing: gradients that are not in the buffer yet.
+        work: the running reduction, None before and after.
+        wire: the buffer in the wire's dtype while it is in use.
+    """
+
+    __slots__ = ("_device", "_dtype", "_own_uses", "bucket", "flat", "missing", "views", "wire", "work")
+
+    def __init__(self, bucket: Bucket, dtype: torch.dtype, device: torch.device) -> None:
+        self.bucket = bucket
+        self._dtype = dtype
+        self._device = device
+        self.missing = len(bucket.slots)
+        self.work: torch.distributed.Work | None = None
+        self.wire: torch.Tensor | None = None
+        self.flat = torch.empty(0)
+        self.views: list[torch.Tensor] = []
+        self._own_uses = 0
+
+    def open(self) -> None:
+        """Make it ready for a new backward: all gradients missing, memory that nobody else sees."""
+        self.missing = len(self.bucket.slots)
+        self.work = None
+        self.wire = None
+        if self.views and torch_api.storage_uses(self.flat) == self._own_uses:
+            return
+        self.flat = torch.zeros(self.bucket.numel, dtype=self._dtype, device=self._device)
+        self.views = [self.flat.as_strided(s.shape, s.strides, s.offset) for s in self.bucket.slots]
+        self._own_uses = torch_api.storage_uses(self.flat)
+
+    @property
+    def sent(self) -> torch.Tensor:
+        """What goes over the wire."""
+        return self.flat if self.wire is None else self.wire

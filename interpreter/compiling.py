@@ -1,0 +1,381 @@
+"""One owner of every compile: the script's `torch.compile`, `Module.compile`, and the plan's own.
+
+`torch.compile(backend="inductor")` builds its backend of one class; that class is replaced by a
+subclass that compiles under the plan, with the script's mode, options, dynamic and fullgraph kept.
+A foreign backend is left alone and named. Roots the plan compiles are captured in place, so that
+`state_dict` keys, hooks, `deepcopy` and pickling stay as in the plain run.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.fx as fx
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from sgplan.grammar.diagnostics import Diagnostic, Label
+from sgplan.interpreter import events
+from sgplan.interpreter.rank import Rank
+from sgplan.interpreter.roots import Root, names_class, plain_name, trainable, unwrapped
+from sgplan.planner import torch_api
+from sgplan.planner.capture.backend import Compiled, GraphCompiler, GraphRecorder, InductorRecorder
+from sgplan.planner.capture.provenance import input_names, output_names
+from sgplan.planner.capture.record import ValueNames
+from sgplan.planner.facts import GraphFact, MissFact
+
+OURS = (None, "inductor", "sgplan")
+_DYNAMIC = {"on": True, "off": False}
+
+Record = Callable[..., GraphFact]
+
+
+class Compiling:
+    """Compiles for one rank.
+
+    Args:
+        rank: reports, knows roots and plan.
+        record: `capture.record.record_graph`.
+        encode, decode: a graph fact to plain data and back, for side files.
+    """
+
+    def __init__(
+        self, rank: Rank, record: Record, encode: Callable[[GraphFact], Any], decode: Callable[[Any], GraphFact]
+    ) -> None:
+        self._rank = rank
+        self._record = record
+        self._encode = encode
+        self._decode = decode
+        self._compile = torch.compile
+        self._compile_module = nn.Module.compile
+        self._compiled: list[nn.Module] = []  # what the script compiles, before it is a root
+        self._prepared = False
+        self.plan_capturing = False
+
+    # --- patches -----------------------------------------------------------------------------------
+
+    def install(self) -> None:
+        """Patch `torch.compile`, `Module.compile` and the Inductor backend class."""
+        torch_api.replace_inductor_wrapper(_planned_wrapper(self))
+        owner = self
+
+        @functools.wraps(self._compile)
+        def compile(model: Any = None, **given: Any) -> Any:
+            if model is None:
+                return lambda model: compile(model, **given)
+            return owner.script_compiles(model, given)
+
+        @functools.wraps(self._compile_module)
+        def compile_module(module: nn.Module, *args: Any, **given: Any) -> None:
+            owner.script_compiles_in_place(module, args, given)
+
+        torch.compile = compile
+        nn.Module.compile = compile_module
+
+    def prepare(self) -> None:
+        """Before the first compile: Dynamo shall not trace our frames, and see hooks added late."""
+        if self._prepared:
+            return
+        self._prepared = True
+        for package in ("sgplan", "sgplan.interpreter", "sgplan.planner", "sgplan.grammar"):
+            torch_api.skip_frames(package)
+        torch._dynamo.config.skip_nnmodule_hook_guards = False
+        capture = self._rank.plan.capture_of(None)
+        if "recompiles" in capture.written:
+            torch._dynamo.config.recompile_limit = capture.recompiles
+        if capture.engine == "eager":
+            torch.compiler.set_stance("force_eager")
+
+    def script_compiles(self, model: Any, given: dict[str, Any]) -> Any:
+        """`torch.compile(model, …)` of the script."""
+        self.prepare()
+        if given.get("backend") not in OURS:
+            self._foreign(model, given["backend"])
+            return self._compile(model, **given)
+        self._override(given)
+        if given.get("backend") == "sgplan":
+            given["backend"] = "inductor"
+        if isinstance(model, DDP):
+            return self._compile_ddp(model, given)
+        compiled = self._compile(model, **given)
+        if isinstance(model, nn.Module):
+            self._found(model)
+            compiled.forward = self._counted(compiled.forward, unwrapped(model))
+        return compiled
+
+    def script_compiles_in_place(self, module: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> None:
+        """`module.compile(…)` of the script."""
+        self.prepare()
+        if given.get("backend") not in OURS:
+            self._foreign(module, given["backend"])
+            self._compile_module(module, *args, **given)
+            return
+        target = unwrapped(module)
+        self._found(target)
+        self._override(given)
+        self.capture(target, given)
+        target._compiled_call_impl = self._counted(target._compiled_call_impl, target)
+
+    def _compile_ddp(self, ddp: DDP, given: dict[str, Any]) -> Any:
+        """The inner module is the graph; the wrapper only has to look as the script expects."""
+        inner = unwrapped(ddp)
+        self._found(inner)
+        self.capture(inner, given)
+        outer = self._compile(ddp, **given)
+        outer.forward = ddp.__call__
+        return outer
+
+    def _foreign(self, model: Any, backend: Any) -> None:
+        name = backend if isinstance(backend, str) else getattr(backend, "__name__", type(backend).__name__)
+        root = self._rank.root_of(unwrapped(model)) if isinstance(model, nn.Module) else None
+        why = f"the script compiles with backend `{name}`, which is left alone"
+        self._rank.once(events.FallbackTaken, "" if root is None else root.name, "no in-graph reductions", why)
+
+    def _override(self, given: dict[str, Any]) -> None:
+        """What the plan writes wins over the script's arguments, and is printed."""
+        capture = self._rank.plan.capture_of(None)
+        if "dynamic" in capture.written and capture.dynamic != "auto":
+            self._set(given, "dynamic", _DYNAMIC[capture.dynamic])
+        if capture.graph == "whole":
+            self._set(given, "fullgraph", True)
+
+    def _set(self, given: dict[str, Any], name: str, value: bool) -> None:
+        if name in given and given[name] != value:
+            self._rank.once(events.SettingOverridden, f"torch.compile({name}=)", str(given[name]), str(value))
+        given[name] = value
+
+    # --- capture -----------------------------------------------------------------------------------
+
+    def _found(self, module: nn.Module) -> None:
+        """The script compiles a module: a root of its own unless DDP has or gets it."""
+        module = unwrapped(module)
+        self._compiled.append(module)
+        root = self._rank.root_of(module)
+        if root is not None and root.path != "stock":
+            self.mark_compiled(root, "the script compiles it")
+
+    def compiles(self, module: nn.Module) -> bool:
+        """Whether the script compiles this module or a part of it."""
+        parts = {id(part) for part in module.modules()}
+        return any(id(unwrapped(compiled)) in parts for compiled in self._compiled)
+
+    def mark_compiled(self, root: Root, why: str) -> None:
+        """The root's calls run compiled, its gradients are reduced in-graph where that is safe."""
+        root.engine = "inductor"
+        root.why = why
+        if root.path == "hooks" and self._rank.sync_of(root).by in ("auto", "in_graph"):
+            root.path = "in_graph"
+        self._rank.describe(root)
+
+    def entering(self, root: Root, module: nn.Module) -> None:
+        """A root appeared: decide its engine and capture it where the plan or plan mode wants it."""
+        self.prepare()
+        wish = self._rank.capture_of(root)
+        if wish.engine == "eager":
+            return
+        if self.compiles(root.module):
+            self.mark_compiled(root, "the script compiles it")
+            return
+        reason = _needs_graph(wish, self._rank.sync_of(root).by)
+        if reason and root.path != "stock":
+            given: dict[str, Any] = {}
+            self._override(given)
+            for target in self._regions(root, wish.region):
+                self.capture(target, given)
+            self.mark_compiled(root, reason)
+        elif self._rank.mode == "plan":
+            self.capture(root.module, {"backend": self._eager_recorder(root)})
+
+    def _regions(self, root: Root, region: str | None) -> list[nn.Module]:
+        if region is None:
+            return [root.module]
+        found = [m for m in root.module.modules() if names_class(region, type(m))]
+        if not found:
+            self._rank.report([_no_region(self._rank.capture_of(root).origin("region"), region, root)])
+        return found
+
+    def capture(self, module: nn.Module, given: dict[str, Any]) -> None:
+        """Compile a module in place: its calls, hooks included, become one frame Dynamo captures."""
+        compiled = self._compile(torch_api.wrap_inline(module._call_impl), **given)
+        wish = self._rank.capture_of(self._rank.root_of(module))
+        eager_eval = wish.eval == "as_written" and not self.compiles(module)
+        module._compiled_call_impl = _eager_without_grad(compiled, module) if eager_eval else compiled
+
+    # --- the backend -------------------------------------------------------------------------------
+
+    def compile(
+        self, gm: fx.GraphModule, inputs: Sequence[Any], patches: dict[str, Any], name: str | None,
+        stock: Callable[[], Any],
+    ) -> Any:
+        """Compile one Dynamo graph for the root that owns its parameters."""
+        root = self._owner(inputs)
+        if torch_api.active_ddp() is not None or (root is not None and root.path == "stock"):
+            return stock()
+        in_graph = root is None or self._rank.sync_of(root).by in ("auto", "in_graph")
+        record = self._recording(root, gm, inputs)
+        if self._rank.mode == "plan":
+            compiler: Any = InductorRecorder(record)
+        else:
+            compiler = GraphCompiler(record, "in_graph" if in_graph else "none")
+        return self._run(compiler, root, gm, inputs, patches, name)
+
+    def _eager_recorder(self, root: Root) -> Callable[..., Any]:
+        def record_only(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+            return self._run(GraphRecorder(self._recording(root, gm, inputs)), root, gm, inputs, {}, None)
+
+        return record_only
+
+    def _run(
+        self, compiler: Any, root: Root | None, gm: fx.GraphModule, inputs: Sequence[Any],
+        patches: dict[str, Any], name: str | None,
+    ) -> Any:
+        rank = self._rank
+        region, why = self._region(root)
+        rank.emit(events.CompileStarted, region)
+        rank.capturing = True
+        try:
+            outcome: Compiled = compiler.compile(gm, inputs, patches, name)
+        finally:
+            rank.capturing = False
+        rank.emit(events.CompileFinished, region, outcome.seconds, outcome.cache, why)
+        if root is not None:
+            self._keep(root, outcome)
+        return outcome.call
+
+    def _keep(self, root: Root, outcome: Compiled) -> None:
+        for wire in outcome.graphs or ():
+            fact = self._decode(wire)
+            if any(fact.digest == known.digest for known in root.graphs):
+                continue
+            root.graphs.append(fact)
+            self._rank.emit(events.GraphCaptured, root.name, fact.direction, fact.digest, fact.region, len(fact.ops))
+        if outcome.graphs is None:
+            self._rank.once(events.NoteAdded, "capture", f"a graph of `{root.name}` came from a cache without its listing")
+        program = self._rank.lower()
+        if any(graph.direction == "backward" for graph in root.graphs):
+            self._rank.report(self._rank.planner.overlap(self._rank.plan, self._rank.facts(), program))
+        self._rank.check_fresh()
+
+    def _recording(self, root: Root | None, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        region, _ = self._region(root)
+        parameters = self._input_names(root, inputs)
+        modules = [] if root is None else [plain_name(name) for name, _ in root.module.named_modules()]
+        signature = [] if root is None else list(inspect.signature(root.module.forward).parameters)
+        names = ValueNames(input_names(gm, inputs, signature), output_names(gm))
+
+        def record(graph: fx.GraphModule, direction: Any, example: Sequence[Any]) -> Any:
+            gradients: list[str | None] = []
+            if direction == "backward":
+                gradients = [None if place is None else parameters[place] for place in torch_api.gradient_inputs(graph)]
+            fact = self._record(graph, direction, region, gradients=gradients, names=names, modules=modules)
+            return self._encode(fact)
+
+        return record
+
+    def _input_names(self, root: Root | None, inputs: Sequence[Any]) -> list[str | None]:
+        known = {} if root is None else {id(p): name for name, p in root.parameters}
+        return [known.get(id(value)) for value in inputs]
+
+    def _owner(self, inputs: Sequence[Any]) -> Root | None:
+        """The root whose parameters a graph takes; a compiled module without DDP becomes one."""
+        ids = {id(value) for value in inputs if isinstance(value, nn.Parameter)}
+        for root in self._rank.roots:
+            if any(id(p) in ids for _, p in root.parameters):
+                return root
+        return None
+
+    def _root_without_ddp(self, module: nn.Module) -> Root | None:
+        """A compiled module that is called to train and belongs to no DDP becomes a root."""
+        known = self._rank.root_of(module)
+        if known is not None or not torch.is_grad_enabled():
+            return known
+        parameters = trainable(module)
+        ids = {id(parameter) for _, parameter in parameters}
+        if not parameters or any(id(p) in ids for root in self._rank.roots for _, p in root.parameters):
+            return None
+        name = self._rank.names.name(module)
+        root = Root(name, module, "compiled", "inductor", "none", "the script compiles it", parameters)
+        self._rank.add_root(root)
+        return root
+
+    def _counted(self, call: Callable[..., Any], module: nn.Module) -> Callable[..., Any]:
+        """The call of a module the script compiles, seen by the step watch."""
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            root = self._root_without_ddp(module)
+            if root is not None and root.kind == "compiled":
+                self._rank.called(root, args, kwargs)
+            return call(*args, **kwargs)
+
+        return counted
+
+    def _region(self, root: Root | None) -> tuple[str, str]:
+        """Name of the frame that is compiled, and why again."""
+        found = torch_api.compiling_frame()
+        cls = "" if root is None else type(root.module).__qualname__
+        if found is None:
+            return f"{cls}.forward", ""
+        code, why = found
+        wrapped = code.co_filename.endswith("external_utils.py")
+        region = f"{cls}.forward" if wrapped else f"{code.co_qualname}:{code.co_firstlineno}"
+        return region, why.strip()
+
+
+def _planned_wrapper(compiling: Compiling) -> type:
+    """A subclass of torch's Inductor backend, so that Dynamo compares and resets it as usual."""
+
+    class PlannedInductor(torch_api.inductor_wrapper()):
+        compiler_name = "sgplan"
+
+        def __call__(self, model_: fx.GraphModule, inputs_: Sequence[Any], *, config_patches: Any = None) -> Any:
+            stock = functools.partial(super().__call__, model_, inputs_, config_patches=config_patches)
+            patches = {**self.config, **(config_patches or {})}
+            return compiling.compile(model_, inputs_, patches, getattr(self, "name", None), stock)
+
+    return PlannedInductor
+
+
+def _needs_graph(capture: Any, by: str) -> str:
+    """Which clause needs a graph of a script that does not compile; empty when none does."""
+    needs = (
+        (capture.engine == "inductor", "`capture.engine = inductor`"),
+        (capture.graph == "whole", "`capture.graph = whole` needs a graph"),
+        (capture.region is not None, "`capture.region` needs a graph"),
+        (capture.eval == "compiled", "`capture.eval = compiled` needs a graph"),
+        (by == "in_graph", "`sync.by = in_graph` needs a graph"),
+    )
+    if capture.engine == "as_written":
+        return ""
+    return next((reason for holds, reason in needs if holds), "")
+
+
+def _eager_without_grad(compiled: Callable[..., Any], module: nn.Module) -> Callable[..., Any]:
+    """A script that does not compile evaluates as it always did."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if torch.is_grad_enabled():
+            return compiled(*args, **kwargs)
+        return module._call_impl(*args, **kwargs)
+
+    return call
+
+
+def _no_region(span: Any, region: str, root: Root) -> Diagnostic:
+    classes = sorted({f"{type(m).__module__}:{type(m).__qualname__}" for m in root.module.modules()})
+    return Diagnostic(
+        "SG0504",
+        f"`{region}` is no class of a module in `{root.name}`",
+        None if span is None else Label(span),
+        notes=(f"its classes: {', '.join(plain_name(c) for c in classes[:12])}",),
+        help="name one of its classes as `module:Class`",
+    )
+
+
+def misses_from_breaks() -> list[MissFact]:
+    """Graph breaks so far, as Dynamo counted them: reason and number."""
+    breaks = torch_api.dynamo_counters()["graph_break"]
+    return [MissFact("", f"{reason.strip()} (×{count})") for reason, count in breaks.items()]

@@ -1,0 +1,35 @@
+"""`reduce.start` and `wait`: the sum of a bucket over the data axis, begun early, awaited late."""
+
+from __future__ import annotations
+
+import torch.distributed as dist
+
+from sgplan.interpreter.events import ReduceStarted, WaitFinished
+from sgplan.interpreter.reducer import Reducer
+from sgplan.interpreter.registry import handles
+from sgplan.planner.program import ReduceStart, Wait
+
+
+def _gradients_there(state: Reducer, instruction: ReduceStart) -> bool:
+    complete = state.buffers[instruction.bucket].missing == 0
+    return complete and (instruction.when == "ready" or state.closing)
+
+
+@handles(ReduceStart, ready=_gradients_there)
+def reduce_start(state: Reducer, instruction: ReduceStart) -> None:
+    """Begin the sum; the gradients were scaled by 1 / world size when they were copied in."""
+    buffer = state.buffers[instruction.bucket]
+    buffer.work = dist.all_reduce(buffer.sent, group=state.setup.group, async_op=True)
+    by = "in_graph" if state.last_in_graph(buffer) else "hook"
+    state.setup.emit(ReduceStarted, instruction.bucket, buffer.bucket.nbytes, by)
+
+
+def _backward_over(state: Reducer, instruction: Wait) -> bool:
+    return state.closing
+
+
+@handles(Wait, ready=_backward_over)
+def wait(state: Reducer, instruction: Wait) -> None:
+    """Block until the buckets are reduced, in this order."""
+    seconds = sum(state.wait_for(state.buffers[name]) for name in instruction.buckets)
+    state.setup.emit(WaitFinished, state.setup.root, len(instruction.buckets), seconds)

@@ -1,0 +1,23 @@
+"""`cast`: a bucket's buffer to the wire's dtype before it is sent, and back after it came."""
+
+from __future__ import annotations
+
+from sgplan.interpreter.reducer import DTYPES, Reducer
+from sgplan.interpreter.registry import handles
+from sgplan.planner.program import Cast
+
+
+def _can_cast(state: Reducer, instruction: Cast) -> bool:
+    buffer = state.buffers[instruction.bucket]
+    outbound = instruction.target == buffer.bucket.wire
+    return buffer.missing == 0 if outbound else state.closing
+
+
+@handles(Cast, ready=_can_cast)
+def cast(state: Reducer, instruction: Cast) -> None:
+    """Out: make the wire buffer. Back: write its values into the flat buffer."""
+    buffer = state.buffers[instruction.bucket]
+    if buffer.wire is None:
+        buffer.wire = buffer.flat.to(DTYPES[instruction.target])
+    else:
+        buffer.flat.copy_(buffer.wire)

@@ -1,0 +1,79 @@
+"""How plan mode ends: at the first backward, on every rank, with exit status 0 and nothing updated.
+
+All that a plan needs is captured by then (the backward of a compiled graph is lowered with its
+forward). The ranks meet through the store, not by a collective, for a bounded time: a rank that never
+reaches a backward is ended by its watching thread once the others are done.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from typing import Any
+
+import torch
+
+from sgplan.interpreter import events
+from sgplan.interpreter.rank import Rank
+
+# Seconds: a rank that is done waits so long for the others; one the others wait for is ended before.
+MEETING = 60.0
+STRAGGLER = 20.0
+
+
+class PlanMode:
+    """Ends one rank in plan mode."""
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank = rank
+        self._others_done_since: float | None = None
+
+    def install(self) -> None:
+        """Block `torch.save` and watch the other ranks."""
+        rank = self._rank
+
+        @functools.wraps(torch.save)
+        def save(*args: Any, **kwargs: Any) -> None:
+            rank.once(events.NoteAdded, "side effects", "`torch.save` was blocked while planning")
+
+        torch.save = save
+
+    def finish(self) -> None:
+        """The script came to its first backward or optimizer step: the plan is complete."""
+        rank = self._rank
+        rank.write_part()
+        self._publish()
+        self._meet()
+        rank.leave("planned", "", 0)
+
+    def on_idle(self) -> None:
+        """Called by the recording thread: end a rank the others do not wait for any more."""
+        if self._rank.world == 1 or self._rank.capturing or not self._done_ranks():
+            self._others_done_since = None
+            return
+        if self._others_done_since is None:
+            self._others_done_since = time.monotonic()
+        elif time.monotonic() - self._others_done_since > STRAGGLER:
+            self._rank.once(events.NoteAdded, "plan", f"rank {self._rank.rank} reached no backward")
+            self._rank.leave("planned", "reached no backward", 0)
+
+    def _publish(self) -> None:
+        store = self._rank.store
+        if store is not None:
+            store.set(f"sgplan/planned/{self._rank.rank}", "1")
+
+    def _done_ranks(self) -> int:
+        store = self._rank.store
+        if store is None:
+            return 0
+        try:
+            return sum(store.check([f"sgplan/planned/{rank}"]) for rank in range(self._rank.world))
+        except RuntimeError:
+            return 0
+
+    def _meet(self) -> None:
+        until = time.monotonic() + MEETING
+        while self._rank.store is not None and self._done_ranks() < self._rank.world:
+            if time.monotonic() > until:
+                return
+            time.sleep(0.05)

@@ -1,0 +1,328 @@
+"""The planned reducer of one data-parallel root: gradients in, the program's backward phase out.
+
+It stands where DDP keeps its C++ reducer and offers the same small surface. Hooks on AccumulateGrad
+nodes and `sgplan.ready` ops in compiled graphs both end in `_mark`; the cursor then carries out every
+instruction whose gradients are there. A forward in grad mode with gradient synchronisation on arms
+it, the first complete reduction disarms it, as stock DDP does.
+
+Owns: the bucket buffers, the hooks, the state of the running reduction. The parameters are the
+script's.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from time import perf_counter
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from sgplan.interpreter.bucket_buffer import BucketBuffer
+from sgplan.interpreter.gate import Owner
+from sgplan.interpreter.run import Cursor
+from sgplan.planner import torch_api
+from sgplan.planner.program import Bucket, Instruction
+
+DTYPES = {"f64": torch.float64, "f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+
+_UNFINISHED = (
+    "Expected to have finished reduction in the prior iteration before starting a new one. "
+    "Parameters that got no gradient: {names}. Their outputs took no part in the loss on this rank: "
+    "pass `find_unused_parameters=True` to DistributedDataParallel, or use them in the loss"
+)
+_TWICE = (
+    "Expected to mark a variable ready only once: `{name}` got a second gradient before the reduction "
+    "of the first was complete"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReducerSetup:
+    """What a reducer is made of.
+
+    Attributes:
+        root: name of the root.
+        names: of the parameters, in registration order.
+        parameters: the same, as tensors.
+        buckets: the root's buckets, in launch order.
+        instructions: the root's part of the backward phase, runs excluded.
+        group: the process group of data parallel.
+        find_unused: parameters may get no gradient; agree on which by a bitmap.
+        in_graph: whether compiled graphs may take gradients over.
+        timeout: seconds one wait may last, None for the group's own.
+        emit: `emit(event_class, *fields)`.
+        lost: explains a failed wait; called with (root, exception), returns what to raise.
+    """
+
+    root: str
+    names: Sequence[str]
+    parameters: Sequence[torch.Tensor]
+    buckets: Sequence[Bucket]
+    instructions: Sequence[Instruction]
+    group: dist.ProcessGroup
+    find_unused: bool
+    in_graph: bool
+    timeout: float | None
+    emit: Callable[..., None]
+    lost: Callable[[str, BaseException], BaseException]
+
+
+class Reducer:
+    """Reduces the gradients of one root by its program."""
+
+    def __init__(self, setup: ReducerSetup) -> None:
+        self.setup = setup
+        self.parameters = list(setup.parameters)
+        self.scale = 1.0 / dist.get_world_size(setup.group)
+        self.timeout = None if setup.timeout is None else timedelta(seconds=setup.timeout)
+        self.buffers = {b.name: self._buffer_of(b) for b in setup.buckets}
+        self._place: list[tuple[BucketBuffer, int]] = [(None, 0)] * len(self.parameters)  # pyright: ignore[reportAttributeAccessIssue]
+        for buffer in self.buffers.values():
+            for place, slot in enumerate(buffer.bucket.slots):
+                self._place[slot.index] = (buffer, place)
+        self._cursor = Cursor(setup.instructions, self)
+        self.armed = False
+        self.closing = False  # the backward is over: what may wait no longer runs now
+        self.wait_seconds = 0.0
+        self.own_seconds = 0.0
+        self.taken = 0  # gradients reduced in-graph since the last step
+        self.hooked = 0  # and through hooks
+        self._copy_seconds = 0.0
+        self._unused: Sequence[int] = ()
+        self._used = torch.zeros(len(self.parameters), dtype=torch.int32)
+        self._reset()
+        self._hooks = _AccumulateHooks(self)
+        self.owner_of = {id(p): Owner(self, index) for index, p in enumerate(self.parameters)}
+
+    def _buffer_of(self, bucket: Bucket) -> BucketBuffer:
+        device = self.parameters[bucket.slots[0].index].device
+        return BucketBuffer(bucket, DTYPES[bucket.dtype], device)
+
+    def _reset(self) -> None:
+        count = len(self.parameters)
+        self._ready = bytearray(count)
+        self._in_graph = bytearray(count)
+        self._fresh = bytearray(count)
+        self._missing = count
+        self._opened = False
+        self._marked_unused = False
+        self._queued = False
+        self.closing = False
+        self._partial = False
+
+    def detach(self) -> None:
+        """Let go of the parameters: nothing of this reducer acts any more."""
+        self.armed = False
+        self._hooks.remove()
+        self.owner_of.clear()
+
+    # --- the surface DDP calls -------------------------------------------------------------------
+
+    def prepare_for_forward(self) -> None:
+        """DDP's forward begins; nothing to do before it knows whether it arms."""
+
+    def _rebuild_buckets(self) -> bool:
+        """The list never changes; like stock, the place where an unfinished reduction is an error."""
+        if self._partial:
+            missing = [name for name, ready in zip(self.setup.names, self._ready, strict=True) if not ready]
+            raise RuntimeError(_UNFINISHED.format(names=", ".join(missing)))
+        return False
+
+    def prepare_for_backward(self, outputs: Sequence[torch.Tensor]) -> None:
+        """Arm: the next complete backward reduces.
+
+        Args:
+            outputs: with `find_unused`, the forward's tensors; parameters they do not reach are ready.
+        """
+        self._reset()
+        self._cursor.rewind()
+        self._unused = self._unreached(outputs) if self.setup.find_unused else ()
+        self.armed = True
+
+    def _unreached(self, outputs: Sequence[torch.Tensor]) -> list[int]:
+        seen = {tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None}
+        stack = list(seen)
+        reached: set[int] = {id(tensor) for tensor in outputs}
+        while stack:
+            for node, _ in stack.pop().next_functions:
+                if node is None or node in seen:
+                    continue
+                seen.add(node)
+                if (variable := getattr(node, "variable", None)) is not None:
+                    reached.add(id(variable))
+                stack.append(node)
+        return [index for index, p in enumerate(self.parameters) if id(p) not in reached]
+
+    # --- gradients arrive ------------------------------------------------------------------------
+
+    def begin_backward(self) -> None:
+        """Called before an armed backward: remember which gradients nobody can hold yet."""
+        self._fresh = bytearray(p.grad is None and not p._post_accumulate_grad_hooks for p in self.parameters)
+
+    def could_take(self) -> dict[int, Owner]:
+        """Parameters whose gradient a compiled graph may take over in this backward."""
+        if not (self.armed and self.setup.in_graph) or self.setup.find_unused:
+            return {}
+        return {
+            key: owner
+            for key, owner in self.owner_of.items()
+            if self._fresh[owner.index] and not self.parameters[owner.index]._backward_hooks
+        }
+
+    def take(self, index: int, grad: torch.Tensor) -> torch.Tensor:
+        """Copy a gradient out of a compiled graph; returns the slot autograd shall accumulate."""
+        began = perf_counter()
+        view = self._fill(index, grad)
+        self._in_graph[index] = 1
+        self.taken += 1
+        self._mark(index)
+        self.own_seconds += perf_counter() - began - self._copy_seconds
+        return view.detach()
+
+    def accumulated(self, index: int) -> None:
+        """AccumulateGrad of a parameter has run, with or without a gradient."""
+        grad = self.parameters[index].grad
+        if grad is not None and self.setup.find_unused:
+            self._used[index] = 1
+        if not self.armed:
+            return
+        if self._in_graph[index] == 1:
+            self._in_graph[index] = 2
+            return
+        began = perf_counter()
+        if not self._marked_unused:
+            self._mark_unused()
+        self._fill(index, grad)
+        self.hooked += 1
+        self._mark(index)
+        self.own_seconds += perf_counter() - began - self._copy_seconds
+        self.advance()
+
+    def _fill(self, index: int, grad: torch.Tensor | None) -> torch.Tensor:
+        if not self._opened:
+            for buffer in self.buffers.values():
+                buffer.open()
+            self._opened = True
+        buffer, place = self._place[index]
+        view = buffer.views[place]
+        began = perf_counter()
+        if grad is None:
+            view.zero_()
+        elif grad.is_sparse:
+            raise RuntimeError(f"`{self.setup.names[index]}` has a sparse gradient; plan `sync {{ by = stock }}`")
+        else:
+            torch.mul(grad.detach() if grad.requires_grad else grad, self.scale, out=view)
+        self._copy_seconds = perf_counter() - began
+        return view
+
+    def _mark(self, index: int) -> None:
+        if self._ready[index]:
+            raise RuntimeError(_TWICE.format(name=self.setup.names[index]))
+        self._ready[index] = 1
+        self._partial = True
+        self._missing -= 1
+        self._place[index][0].missing -= 1
+
+    def _mark_unused(self) -> None:
+        self._marked_unused = True
+        for index in self._unused:
+            self._fill(index, None)
+            self._mark(index)
+
+    def advance(self) -> None:
+        """Carry out what is ready; behind the last gradient, see to it that the rest runs at the end."""
+        self._cursor.advance()
+        if self._missing == 0 and not self._queued:
+            self._queued = True
+            torch_api.queue_callback(self._finish)
+
+    def _finish(self) -> None:
+        self.closing = True
+        used = self._reduce_used()
+        if used is not None:
+            used.wait()
+        self._cursor.advance()
+        self.armed = False
+        self._partial = False
+        self._used.zero_()
+
+    def _reduce_used(self) -> dist.Work | None:
+        """With `find_unused`: which parameters got a gradient on any rank."""
+        if not self.setup.find_unused:
+            return None
+        device = self.parameters[0].device
+        self._used = self._used.to(device)
+        return dist.all_reduce(self._used, group=self.setup.group, async_op=True)
+
+    # --- what handlers do to it ------------------------------------------------------------------
+
+    def wait_for(self, buffer: BucketBuffer) -> float:
+        """Block until a bucket is reduced; returns the seconds."""
+        assert buffer.work is not None
+        began = perf_counter()
+        try:
+            buffer.work.wait() if self.timeout is None else buffer.work.wait(self.timeout)
+        except RuntimeError as error:
+            raise self.setup.lost(self.setup.root, error) from error
+        buffer.work = None
+        seconds = perf_counter() - began
+        self.wait_seconds += seconds
+        return seconds
+
+    def last_in_graph(self, buffer: BucketBuffer) -> bool:
+        """Whether compiled graphs handed over every gradient of a bucket."""
+        return all(self._in_graph[slot.index] for slot in buffer.bucket.slots)
+
+    def deliver(self) -> None:
+        """Give every parameter its reduced gradient.
+
+        A gradient that began in this backward and that nobody hooked is replaced by its slot, which
+        saves a copy; any other keeps its identity and gets the values, as under stock DDP.
+        """
+        used = self._used.tolist() if self.setup.find_unused else None
+        for buffer in self.buffers.values():
+            targets: list[torch.Tensor] = []
+            sources: list[torch.Tensor] = []
+            for slot, view in zip(buffer.bucket.slots, buffer.views, strict=True):
+                index = slot.index
+                if used is not None and not used[index]:
+                    continue
+                parameter = self.parameters[index]
+                grad = parameter.grad
+                if grad is None:
+                    parameter.grad = view.detach()
+                elif self._in_graph[index] and grad.data_ptr() == view.data_ptr():
+                    continue
+                elif self._fresh[index]:
+                    parameter.grad = view.detach()
+                else:
+                    targets.append(grad.detach())
+                    sources.append(view)
+            if targets:
+                torch._foreach_copy_(targets, sources)
+
+
+class _AccumulateHooks:
+    """One hook on each AccumulateGrad node, which it keeps alive; holds its reducer weakly."""
+
+    def __init__(self, reducer: Reducer) -> None:
+        self._nodes = [torch_api.grads_accumulator(p) for p in reducer.parameters]
+        owner = weakref.ref(reducer)
+        self._handles = [node.register_hook(_hook(owner, i)) for i, node in enumerate(self._nodes)]
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._nodes.clear()
+
+
+def _hook(owner: weakref.ref[Reducer], index: int) -> Callable[[Any, Any], None]:
+    def fire(grad_inputs: Any, grad_outputs: Any) -> None:
+        if (reducer := owner()) is not None:
+            reducer.accumulated(index)
+
+    return fire

@@ -1,0 +1,184 @@
+"""Roots: the modules the plan is about, what they are called, and their parameters as facts.
+
+A root is a module given to DDP, one the script compiles, or, with neither, an outermost module that
+owns parameters. Knows modules and names; refuses to know how they run.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from sgplan.grammar.plan import Model
+from sgplan.planner.facts import Engine, GraphFact, MissFact, ParameterFact, RootFact
+from sgplan.planner.facts import Path as ReductionPath
+
+SHORT_DTYPES = {
+    torch.float64: "f64",
+    torch.float32: "f32",
+    torch.bfloat16: "bf16",
+    torch.float16: "f16",
+}
+_WRAPPERS = ("module.", "_orig_mod.")
+
+
+@dataclass(slots=True, eq=False)
+class Root:
+    """One root while the script runs.
+
+    Attributes:
+        name: unique; the label of a `model` block, else `model`, `model1`, … .
+        module: the unwrapped module.
+        kind: how it became a root.
+        engine, path, why: see `RootFact`.
+        parameters: trainable, name and tensor, in registration order.
+        find_unused: DDP looks for unused parameters.
+        graphs, misses: captured so far.
+        called: calls with gradients enabled.
+    """
+
+    name: str
+    module: nn.Module
+    kind: Literal["ddp", "compiled", "module"]
+    engine: Engine
+    path: ReductionPath
+    why: str
+    parameters: list[tuple[str, nn.Parameter]]
+    find_unused: bool = False
+    graphs: list[GraphFact] = field(default_factory=list[GraphFact])
+    misses: list[MissFact] = field(default_factory=list[MissFact])
+    called: int = 0
+
+    @property
+    def numel(self) -> int:
+        return sum(parameter.numel() for _, parameter in self.parameters)
+
+    def fact(self) -> RootFact:
+        """The root as pure data."""
+        return RootFact(
+            name=self.name,
+            cls=qualified(type(self.module)),
+            kind=self.kind,
+            engine=self.engine,
+            path=self.path,
+            why=self.why,
+            parameters=tuple(parameter_fact(name, p) for name, p in self.parameters),
+            modules=tuple((plain_name(n), type(m).__name__) for n, m in self.module.named_modules() if n),
+            graphs=tuple(self.graphs),
+            misses=tuple(self.misses),
+        )
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The module without `torch.compile`'s and DDP's wrappers."""
+    while True:
+        inner = getattr(module, "_orig_mod", None)
+        if inner is None and isinstance(module, nn.parallel.DistributedDataParallel):
+            inner = module.module
+        if not isinstance(inner, nn.Module):
+            return module
+        module = inner
+
+
+def plain_name(name: str) -> str:
+    """A parameter or module name as in the unwrapped model."""
+    for wrapper in _WRAPPERS:
+        while name.startswith(wrapper):
+            name = name[len(wrapper) :]
+    return name.replace("._orig_mod.", ".").removesuffix("._orig_mod")
+
+
+def qualified(cls: type) -> str:
+    """`module:Class`, as a `model` block's `is` names it."""
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def names_class(wanted: str, cls: type) -> bool:
+    """Whether `module:Class` means `cls`; the script's own file name stands for `__main__` too."""
+    if wanted == qualified(cls):
+        return True
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    return main is not None and cls.__module__ == "__main__" and wanted == f"{Path(main).stem}:{cls.__qualname__}"
+
+
+def trainable(module: nn.Module, ignored: Iterable[str] = ()) -> list[tuple[str, nn.Parameter]]:
+    """Parameters that DDP would reduce: registration order, shared ones once.
+
+    Args:
+        ignored: full names that DDP was told to leave out.
+    """
+    skip = set(ignored)
+    seen: set[int] = set()
+    found: list[tuple[str, nn.Parameter]] = []
+    for prefix, owner in module.named_modules():
+        for local, parameter in owner.named_parameters(recurse=False):
+            name = f"{prefix}.{local}" if prefix else local
+            if parameter.requires_grad and f"{prefix}.{local}" not in skip and id(parameter) not in seen:
+                seen.add(id(parameter))
+                found.append((plain_name(name), parameter))
+    return found
+
+
+def parameter_fact(name: str, parameter: torch.Tensor) -> ParameterFact:
+    """A parameter as pure data."""
+    return ParameterFact(
+        name=name,
+        shape=tuple(parameter.shape),
+        strides=tuple(parameter.stride()),
+        dtype=SHORT_DTYPES.get(parameter.dtype, str(parameter.dtype).removeprefix("torch.")),
+        device=parameter.device.type,
+        itemsize=parameter.element_size(),
+        dense=dense(tuple(parameter.shape), tuple(parameter.stride())),
+    )
+
+
+def dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether memory of this shape and strides has neither holes nor overlap."""
+    expected = 1
+    for stride, size in sorted((t, n) for n, t in zip(shape, strides, strict=True) if n != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+class RootNames:
+    """Gives roots their names, the same ones on every rank that builds its models in one order."""
+
+    def __init__(self, models: Iterable[Model]) -> None:
+        self._models = list(models)
+        self._seen: dict[str, int] = {}
+        self._matched: set[str] = set()
+        self._plain = 0
+
+    def name(self, module: nn.Module) -> str:
+        """The label of the `model` block that means this module, else `model`, `model1`, … ."""
+        for model in self._models:
+            if model.label is not None and names_class(model.is_, type(module)):
+                nth = self._seen.get(model.label, 0)
+                self._seen[model.label] = nth + 1
+                if nth == model.nth:
+                    self._matched.add(model.label)
+                    return model.label
+        self._plain += 1
+        return "model" if self._plain == 1 else f"model{self._plain - 1}"
+
+    def unmatched(self) -> Iterator[Model]:
+        """`model` blocks that no root answered to."""
+        return (model for model in self._models if model.label not in self._matched)
+
+
+def first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
+    """The first tensor argument of a call, one level into lists and dicts."""
+    for value in (*args, *kwargs.values()):
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else (value,)
+        for item in inner:
+            if isinstance(item, torch.Tensor):
+                return item
+    return None

@@ -1,0 +1,141 @@
+"""What a step is, and what is measured in it.
+
+A step ends when the leading optimizer (the one with most parameter elements) steps, or its GradScaler
+skips it; without an optimizer at the first forward after a backward, or at the end of the script.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from sgplan.interpreter.events import StepFinished
+from sgplan.planner import torch_api
+
+
+class StepWatch:
+    """Counts steps and adds up what happened in each.
+
+    Attributes:
+        step: steps ended so far.
+        samples: dim 0 of the leading root's inputs in this step.
+        own: seconds in our own Python in this step, copies and collectives excluded.
+        wait: seconds blocked in `wait` in this step.
+    """
+
+    def __init__(self, emit: Callable[..., None], ended: Callable[[], None]) -> None:
+        self._emit = emit
+        self._ended = ended
+        self._optimizers: list[weakref.ref[Optimizer]] = []
+        self._leading: weakref.ref[Optimizer] | None = None
+        self._began: float | None = None
+        self._loss: torch.Tensor | None = None
+        self._backward_seen = False
+        self._in_scaler = False
+        self.step = 0
+        self.samples = 0
+        self.own = 0.0
+        self.wait = 0.0
+
+    def install(self) -> None:
+        """Hook every optimizer and GradScaler of the process."""
+        _wrap_init(self)
+        register_optimizer_step_post_hook(self._stepped)
+        _wrap_scaler(self)
+
+    # --- what the script does --------------------------------------------------------------------
+
+    def built(self, optimizer: Optimizer) -> None:
+        self._optimizers.append(weakref.ref(optimizer))
+        self._leading = None
+
+    def optimizers(self) -> list[Optimizer]:
+        """Those alive, in the order in which they were built."""
+        return [found for ref in self._optimizers if (found := ref()) is not None]
+
+    def forward(self, samples: int, *, leading: bool) -> None:
+        """A root was called with gradients enabled."""
+        if self._began is None:
+            self._began = perf_counter()
+        if self._backward_seen and not self.optimizers():
+            self.end(skipped=False)
+        if leading:
+            self.samples += samples
+
+    def backward(self, loss: torch.Tensor | None, *, leading: bool) -> None:
+        """A backward returned; `loss` is its root tensor."""
+        self._backward_seen = True
+        if leading and loss is not None:
+            self._loss = loss.detach().clone() if loss.dim() == 0 else None
+
+    def is_leading(self, optimizer: Optimizer) -> bool:
+        if self._leading is None or self._leading() is None:
+            best = max(self.optimizers(), key=elements, default=None)
+            self._leading = None if best is None else weakref.ref(best)
+        return self._leading is not None and self._leading() is optimizer
+
+    def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if not self._in_scaler and self._backward_seen and self.is_leading(optimizer):
+            self.end(skipped=False)
+
+    def end(self, *, skipped: bool) -> None:
+        """Close the running step and open the next."""
+        now = perf_counter()
+        seconds = 0.0 if self._began is None else now - self._began
+        self._ended()
+        self.step += 1
+        self._emit(StepFinished, self.step, seconds, self.wait, self.own, self.samples, self._loss, skipped)
+        self._began = now
+        self._loss = None
+        self._backward_seen = False
+        self.samples = 0
+        self.own = self.wait = 0.0
+
+    def script_ends(self) -> None:
+        """Without an optimizer the last step ends here."""
+        if self._backward_seen and not self.optimizers():
+            self.end(skipped=False)
+
+
+def elements(optimizer: Optimizer) -> int:
+    """Elements of all parameters of an optimizer."""
+    return sum(p.numel() for group in optimizer.param_groups for p in group["params"])
+
+
+def _wrap_init(watch: StepWatch) -> None:
+    original = Optimizer.__init__
+
+    @functools.wraps(original)
+    def init(self: Optimizer, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        watch.built(self)
+
+    Optimizer.__init__ = init
+
+
+def _wrap_scaler(watch: StepWatch) -> None:
+    """GradScaler decides whether a step happens; a fused optimizer is called either way."""
+    from torch.amp.grad_scaler import GradScaler
+
+    original = GradScaler.step
+
+    @functools.wraps(original)
+    def step(self: GradScaler, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        if not self.is_enabled() or not watch.is_leading(optimizer):
+            return original(self, optimizer, *args, **kwargs)
+        watch._in_scaler = True
+        try:
+            result = original(self, optimizer, *args, **kwargs)
+        finally:
+            watch._in_scaler = False
+        watch.end(skipped=torch_api.found_inf(self, optimizer))
+        return result
+
+    GradScaler.step = step

@@ -1,0 +1,41 @@
+"""Scripts that sgplan names and leaves alone: FSDP, DeepSpeed, `mp.spawn`, tensor parallel.
+
+Looks at what the script really uses: the parameters its optimizers step, the modules it has loaded,
+the calls it makes. Such a script runs as if there were no plan, never half attached.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+
+def named(parameters: Iterable[Any]) -> str:
+    """What an optimizer's parameters say of the script; empty when nothing stands against a plan."""
+    kinds = {type(parameter).__name__ for parameter in parameters}
+    if "FlatParameter" in kinds:
+        return "the script shards its model with FSDP"
+    if "DTensor" in kinds or any(type(getattr(p, "data", None)).__name__ == "DTensor" for p in parameters):
+        return "the script's parameters are DTensors (fully_shard or tensor parallel)"
+    if "deepspeed" in sys.modules:
+        return "the script trains with DeepSpeed"
+    return ""
+
+
+def watch_spawn(say: Callable[[str], None]) -> None:
+    """Name a script that starts its own ranks: they do not come from a launcher."""
+    import torch.multiprocessing as mp
+
+    original = mp.start_processes
+
+    @functools.wraps(original)
+    def start_processes(*args: Any, **kwargs: Any) -> Any:
+        say("the script starts its ranks itself with `mp.spawn`: start them with torchrun")
+        return original(*args, **kwargs)
+
+    mp.start_processes = start_processes
+    torch.multiprocessing.spawn.__globals__["start_processes"] = start_processes
