@@ -1,0 +1,76 @@
+"""`fuse` and `separate`: rules that claim the same ops, rules that can claim none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sgplan.grammar.checks.view import View, no_effect, place_of
+from sgplan.grammar.clauses import Triton
+from sgplan.grammar.diagnostics import Diagnostic, Label
+from sgplan.grammar.written import WrittenBlock
+
+
+def check_rules(view: View) -> Iterator[Diagnostic]:
+    """Every rule by itself, and against the rules before it."""
+    seen: list[WrittenBlock] = []
+    for block in view.all("fuse", "separate"):
+        yield from _claims_nothing(block)
+        yield from _idle_tolerance(block)
+        if not view.is_sure(block, "match", "in", "except", "model", "priority"):
+            continue
+        for earlier in seen:
+            if _selection(earlier) == _selection(block) and _rank(earlier) == _rank(block):
+                yield _same_ops(earlier, block)
+                break
+        seen.append(block)
+
+
+def _selection(block: WrittenBlock) -> tuple[object, ...]:
+    return tuple(block.value(name, None) for name in ("match", "in", "except", "model"))
+
+
+def _rank(block: WrittenBlock) -> int:
+    return block.value("priority", 0)
+
+
+def _same_ops(earlier: WrittenBlock, block: WrittenBlock) -> Diagnostic:
+    return Diagnostic(
+        "SG0601",
+        f"`{earlier.address}` and `{block.address}` claim the same ops",
+        place_of(block, "match", "the same selection again"),
+        (place_of(earlier, "match", "claimed here first"),),
+        notes=("an op belongs to one rule; the higher `priority` takes it",),
+        help="write a `priority` in one of them, or take one out",
+    )
+
+
+def _claims_nothing(block: WrittenBlock) -> Iterator[Diagnostic]:
+    within, without = block.get("in"), block.get("except")
+    if within is None or without is None:
+        return
+    if set(within.value) <= set(without.value):
+        yield Diagnostic(
+            "SG0602",
+            f"`{block.address}` leaves out every module that it names",
+            Label(without.value_span, "left out"),
+            (Label(within.value_span, "named"),),
+            help="narrow `except`",
+        )
+
+
+def _idle_tolerance(block: WrittenBlock) -> Iterator[Diagnostic]:
+    kernel = block.get("with")
+    if kernel is None or not isinstance(kernel.value, Triton):
+        return
+    if kernel.value.tolerance is not None and kernel.value.reference is None:
+        yield Diagnostic(
+            "SG0603",
+            "`tolerance` compares a kernel with its reference, and there is none",
+            Label(kernel.value_span),
+            help='add `reference = "file.py:function"`, or take `tolerance` out',
+        )
+    yield from no_effect(
+        block,
+        ("where",) if block.value("where", ()) == () else (),
+        "the list is empty",
+    )
