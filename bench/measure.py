@@ -1,0 +1,177 @@
+"""Runs every way of one model and turns what came back into figures.
+
+First each way that compiles is started once with an empty cache (cold), then all ways are started
+again (warm) and let through their gates in turn, round after round.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import gated
+from sgplan.interpreter.events import CompileFinished, StepFinished
+from sgplan.interpreter.record import read_events
+from stats import Rounds
+from ways import Way
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How long and how often.
+
+    Attributes:
+        model: name of the workload.
+        ranks: processes of a job.
+        batch: samples per rank and step.
+        steps: steps of a round.
+        rounds: rounds of each way.
+        folder: working folder; caches, gates and run folders go there.
+    """
+
+    model: str
+    ranks: int
+    batch: int
+    steps: int
+    rounds: int
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What was measured of one way.
+
+    Attributes:
+        steps: wall seconds of the steps of rank 0, by round.
+        cpu: CPU seconds of a step of rank 0, median over rounds.
+        peak_rss: bytes, the largest of any rank, compiling included.
+        cold, warm: seconds from a rank's start to the end of its first step, the slowest rank;
+            `cold` is None when another way fills the same cache, or nothing is compiled.
+        own: sgplan's own share of a step, None by hand.
+        compiled_again: regions that a second rank or a warm run compiled although a cache had them.
+    """
+
+    steps: Rounds
+    cpu: float
+    peak_rss: int
+    cold: float | None
+    warm: float
+    own: float | None
+    compiled_again: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Cold:
+    seconds: float
+    compiled_again: tuple[str, ...]
+
+
+def measure(settings: Settings, ways: Sequence[Way], say: Say) -> dict[str, Figures]:
+    """Figures of every way, by name."""
+    shutil.rmtree(settings.folder, ignore_errors=True)
+    cold = _cold_starts(settings, ways, say)
+    jobs: dict[str, gated.GatedJob] = {}
+    try:
+        for way in ways:
+            say(f"{settings.model}: start {way.name}")
+            jobs[way.name] = _start(settings, way, "warm")
+            jobs[way.name].wait_parked()
+        for number in range(settings.rounds):
+            say(f"{settings.model}: round {number + 1} of {settings.rounds}")
+            for job in jobs.values():
+                job.go()
+        return {way.name: _figures(way, jobs[way.name], cold.get(way.name)) for way in ways}
+    finally:
+        for job in jobs.values():
+            job.kill()
+
+
+def _cold_starts(settings: Settings, ways: Sequence[Way], say: Say) -> dict[str, _Cold]:
+    found: dict[str, _Cold] = {}
+    filled: set[str] = set()
+    for way in ways:
+        if way.cache is None or way.cache in filled:
+            continue
+        filled.add(way.cache)
+        say(f"{settings.model}: cold start of {way.name}")
+        job = _start(settings, way, "cold")
+        try:
+            job.wait_parked()
+            timings = job.finish()
+        finally:
+            job.kill()
+        found[way.name] = _Cold(_first_call(timings), _compiled_twice(way, job))
+    return found
+
+
+def _start(settings: Settings, way: Way, temperature: str) -> gated.GatedJob:
+    slug = "".join(c if c.isalnum() else "-" for c in way.name)
+    args = [*way.args, "--model", settings.model]
+    args += ["--batch", str(settings.batch), "--steps", str(settings.steps)]
+    return gated.start(
+        way.name,
+        settings.folder / temperature / slug,
+        args,
+        plan=way.plan,
+        ranks=settings.ranks,
+        cache=settings.folder / "cache" / (way.cache or "nothing"),
+    )
+
+
+def _figures(way: Way, job: gated.GatedJob, cold: _Cold | None) -> Figures:
+    timings = job.finish()
+    again = () if way.plan is None else _misses(job)
+    return Figures(
+        steps=timings[0]["steps"],
+        cpu=median(timings[0]["cpu"]),
+        peak_rss=max(rank["peak_rss"] for rank in timings),
+        cold=None if cold is None else cold.seconds,
+        warm=_first_call(timings),
+        own=None if way.plan is None else _own_share(job),
+        compiled_again=(*(() if cold is None else cold.compiled_again), *again),
+    )
+
+
+def _first_call(timings: list[dict[str, Any]]) -> float:
+    return max(rank["first_call"] for rank in timings)
+
+
+def _events(job: gated.GatedJob, rank: int) -> list[Any]:
+    return [record.event for record in read_events(job.run / f"events-{rank}.msgpack")]
+
+
+def _own_share(job: gated.GatedJob) -> float:
+    """Median over steps of sgplan's own seconds over the step's, the first steps left out."""
+    steps = [event for event in _events(job, 0) if isinstance(event, StepFinished)]
+    measured = [step for step in steps if step.step > len(steps) // 4]
+    return median(step.own / step.seconds for step in measured)
+
+
+def _missed(job: gated.GatedJob, rank: int) -> list[str]:
+    compiles = [e for e in _events(job, rank) if isinstance(e, CompileFinished)]
+    return [e.region for e in compiles if e.cache == "miss"]
+
+
+def _misses(job: gated.GatedJob) -> tuple[str, ...]:
+    return tuple(
+        f"warm, rank {rank}: {region}" for rank in range(job.ranks) for region in _missed(job, rank)
+    )
+
+
+def _compiled_twice(way: Way, job: gated.GatedJob) -> tuple[str, ...]:
+    """Regions that more than one rank compiled in a cold run."""
+    if way.plan is None:
+        return ()
+    seen: set[str] = set()
+    twice: list[str] = []
+    for rank in range(job.ranks):
+        missed = set(_missed(job, rank))
+        twice += [f"cold, rank {rank}: {region}" for region in sorted(missed & seen)]
+        seen |= missed
+    return tuple(twice)

@@ -1,0 +1,51 @@
+"""Medians and their intervals. Numbers in, numbers out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+Rounds = Sequence[Sequence[float]]
+RESAMPLES = 2000
+COVERAGE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A ratio of medians and the range that holds it in `COVERAGE` of the resamples."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
+
+
+def flat(rounds: Rounds) -> list[float]:
+    return [seconds for steps in rounds for seconds in steps]
+
+
+def speed_ratio(way: Rounds, against: Rounds, seed: int = 0) -> Interval:
+    """How many times faster `way` is: step seconds of `against` over those of `way`.
+
+    Bootstrap in two levels: rounds first, the same ones of both ways because they ran next to each
+    other, then steps inside each round. So a slow drift of the machine hits both ways alike.
+    """
+    rng = random.Random(seed)
+    count = min(len(way), len(against))
+    ratios = sorted(_resampled(way, against, count, rng) for _ in range(RESAMPLES))
+    cut = int(RESAMPLES * (1 - COVERAGE) / 2)
+    value = median(flat(against)) / median(flat(way))
+    return Interval(value, ratios[cut], ratios[-1 - cut])
+
+
+def _resampled(way: Rounds, against: Rounds, count: int, rng: random.Random) -> float:
+    chosen = rng.choices(range(count), k=count)
+    medians = [
+        median(flat([rng.choices(rounds[c], k=len(rounds[c])) for c in chosen]))
+        for rounds in (way, against)
+    ]
+    return medians[1] / medians[0]
