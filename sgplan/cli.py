@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import TypeAlias
 
+from sgplan import __version__
 from sgplan.failure import Failure
 from sgplan.grammar.diagnostics import Refused
 
@@ -82,9 +83,7 @@ def _parser(module: ModuleType | None) -> argparse.ArgumentParser:
         epilog=f"not built yet: {', '.join(LATER)}",
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "--version", action=_PrintVersion, nargs=0, help="print the version and leave"
-    )
+    parser.add_argument("--version", action="version", version=f"sgplan {__version__}")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True, dest="name")
     for name in COMMANDS:
         if module is None:
@@ -99,13 +98,3 @@ def _parser(module: ModuleType | None) -> argparse.ArgumentParser:
 def _add(module: ModuleType, subparsers: _SubParsers) -> None:
     module.add_parser(subparsers)
     subparsers.choices[module.__name__.rpartition(".")[2]].set_defaults(run=module.run)
-
-
-class _PrintVersion(argparse.Action):
-    """Looks the installed version up only when it is asked for."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from sgplan.version import version
-
-        print(f"sgplan {version()}")
-        parser.exit()

@@ -1,6 +1,7 @@
-"""One run from plan to ended command: folder, child, event files. Shared by `apply`, `plan`, `init`.
+"""One run from plan to ended command: folder, child, event files.
 
-Knows the order of things; what a run came to is judged in `verdict.py` and told in `report.py`.
+Shared by `apply`, `plan` and `init`. Knows the order of things; what a run came to is judged in
+`verdict.py` and told in `report.py`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from sgplan.observer import Observer
 from sgplan.report import Run
 from sgplan.runfolder import RunFolder
 from sgplan.summary import Summary
+
+# A plan's listing is our standard output: what the script prints until then goes beside it.
+_STDOUT = {"apply": 1, "plan": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +69,8 @@ def execute(request: Request) -> Executed:
     folder.write_plan(request.plan, request.expect)
     observer = Observer(folder.path)
     started = time.time()
-    job = launch.Job(
-        request.command, launch.environment(folder.path, request.mode, os.environ), folder.log
-    )
+    environ = launch.environment(folder.path, request.mode, os.environ)
+    job = launch.Job(request.command, environ, folder.log, stdout=_STDOUT[request.mode])
     status = job.run(_screen(request, observer))
     observer.finish()
     run = Run(
@@ -93,4 +96,6 @@ def _screen(request: Request, observer: Observer) -> launch.Screen:
 
     if request.progress == "silent":
         return progress.Silent()
-    return progress.TerminalLine(poll) if sys.stderr.isatty() else progress.SparseLines(poll)
+    if sys.stderr.isatty():
+        return progress.TerminalLine(poll, sys.stderr)
+    return progress.SparseLines(poll)

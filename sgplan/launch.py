@@ -70,22 +70,29 @@ def require_program(command: Sequence[str]) -> None:
 
 
 class Job:
-    """One run of the command. `run` returns its exit status, 128 + N when signal N ended it."""
+    """One run of the command.
 
-    def __init__(self, command: Sequence[str], environ: Mapping[str, str], log: Path) -> None:
+    Args:
+        stdout: the descriptor its standard output goes to: 2 when ours carries a result.
+    """
+
+    def __init__(
+        self, command: Sequence[str], environ: Mapping[str, str], log: Path, stdout: int = 1
+    ) -> None:
         self._command = list(command)
         self._environ = environ
-        self._streams = [
-            Stream(1, log / "stdout.log"),
-            Stream(2, log / "stderr.log"),
-        ]
+        self._streams = [Stream(stdout, log / "stdout.log"), Stream(2, log / "stderr.log")]
         self._child: subprocess.Popen[bytes] | None = None
         self._pending: list[int] = []
         self._interrupted = False
         self.killed = False
 
     def run(self, screen: Screen) -> int:
-        """Start the command, forward until it and everything below it has ended."""
+        """Start the command and stay until it and everything below it has ended.
+
+        Returns:
+            Its exit status, 128 + N when signal N ended it.
+        """
         process.become_subreaper()
         handled = self._handle_signals()
         wake, notify = os.pipe()

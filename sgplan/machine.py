@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
-from sgplan.version import version
+from sgplan import __version__
 
 PACKAGES = ("torch", "triton", "lark", "msgpack", "rich", "textual", "numpy", "pymetis")
 TESTED_TORCH = "2.13"
@@ -50,7 +50,7 @@ def _python() -> list[Fact]:
     system = platform.system()
     why = "" if system == "Linux" else "process supervision needs Linux (prctl, /proc)"
     return [
-        Fact("sgplan", version()),
+        Fact("sgplan", __version__),
         Fact("python", f"{platform.python_version()} at {sys.executable}"),
         Fact("system", f"{system} {platform.machine()}", "ok" if not why else "bad", why),
     ]

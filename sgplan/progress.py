@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from typing import TextIO
 
 from rich.console import Console
 from rich.control import Control
@@ -19,6 +20,7 @@ from sgplan.summary import Summary
 REFRESH = 0.5
 SPARSE = 10.0
 RECENT = 100
+_SETTLE = 0.1
 
 
 def share(value: float | None) -> str:
@@ -72,11 +74,13 @@ class Silent:
 class TerminalLine:
     """One line on a terminal, repainted twice a second while the cursor is at a line's start."""
 
-    def __init__(self, poll: Callable[[], Summary]) -> None:
+    def __init__(self, poll: Callable[[], Summary], file: TextIO) -> None:
         self._poll = poll
-        self._console = Console(file=sys.stderr, highlight=False)
+        self._console = Console(file=file, highlight=False)
+        self._line = ""
         self._shown = ""
-        self._next = 0.0
+        self._next_poll = 0.0
+        self._not_before = 0.0
 
     def clear(self) -> None:
         if self._shown:
@@ -84,21 +88,24 @@ class TerminalLine:
                 Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2))
             )
             self._shown = ""
-            self._next = min(self._next, time.monotonic() + 0.1)
+            # A child that prints line after line would make it flicker.
+            self._not_before = time.monotonic() + _SETTLE
 
     def tick(self, free: bool) -> None:
         now = time.monotonic()
+        if now >= self._next_poll:
+            self._next_poll = now + REFRESH
+            self._line = describe(self._poll())
         # With half a line of the child on the screen, painting would destroy it.
-        if now < self._next or not free:
-            return
-        self._next = now + REFRESH
-        line = describe(self._poll())
-        if line and line != self._shown:
+        if free and now >= self._not_before and self._line not in ("", self._shown):
             self.clear()
-            text = Text(f"sgplan  {line}", style="dim", no_wrap=True, overflow="ellipsis")
-            text.truncate(self._console.width - 1, overflow="ellipsis")
-            self._console.print(text, end="")
-            self._shown = line
+            self._paint()
+
+    def _paint(self) -> None:
+        text = Text(f"sgplan  {self._line}", style="dim", no_wrap=True, overflow="ellipsis")
+        text.truncate(self._console.width - 1, overflow="ellipsis")
+        self._console.print(text, end="")
+        self._shown = self._line
 
 
 class SparseLines:

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sgplan import __version__
 from sgplan.grammar.diagnostics import Diagnostic
 from sgplan.progress import rate, share
 from sgplan.summary import Folded, RankState, Summary
-from sgplan.version import version
 
 REPORT_VERSION = 1
 
@@ -51,7 +51,7 @@ def to_json(run: Run, outcome: Outcome, summary: Summary, damage: Sequence[Diagn
     """The content of `report.json`; its fields are described in `sgplan/README.md`."""
     return {
         "sgplan_report": REPORT_VERSION,
-        "sgplan": version(),
+        "sgplan": __version__,
         "mode": run.mode,
         "command": list(run.command),
         "plan": run.plan,

@@ -1,4 +1,4 @@
-"""How a run is judged: a plan that did not take hold is never a success, and the reason is named."""
+"""How a run is judged: a plan that did not take hold is no success, and the reason is named."""
 
 from __future__ import annotations
 

@@ -1,0 +1,27 @@
+"""Options that several commands share, spelled once."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """`--set`, `--run-dir` and `--quiet`, for the commands that start the user's command."""
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="ADDRESS=VALUE",
+        help="set one attribute, as in `sync.bucket=4MiB`; may be repeated",
+    )
+    parser.add_argument(
+        "--run-dir", metavar="DIR", help="folder of the run (default: .sgplan/runs/TIME-NAME)"
+    )
+    parser.add_argument(
+        "--quiet",
+        dest="progress",
+        action="store_const",
+        const="silent",
+        default="shown",
+        help="no progress and no summary; failures are still said",
+    )
