@@ -26,7 +26,7 @@ from sgplan.planner import torch_api
 from sgplan.planner.capture.backend import Compiled, GraphCompiler, GraphRecorder, InductorRecorder
 from sgplan.planner.capture.provenance import input_names, output_names
 from sgplan.planner.capture.record import ValueNames
-from sgplan.planner.facts import GraphFact, MissFact
+from sgplan.planner.facts import GraphFact
 
 OURS = (None, "inductor", "sgplan")
 _DYNAMIC = {"on": True, "off": False}
@@ -156,29 +156,33 @@ class Compiling:
         self._compiled.append(module)
         root = self._rank.root_of(module)
         if root is not None and root.path != "stock":
-            self.mark_compiled(root, "the script compiles it")
+            self._mark_compiled(root, "the script compiles it")
+            self._rank.describe(root)
 
     def compiles(self, module: nn.Module) -> bool:
         """Whether the script compiles this module or a part of it."""
         parts = {id(part) for part in module.modules()}
         return any(id(unwrapped(compiled)) in parts for compiled in self._compiled)
 
-    def mark_compiled(self, root: Root, why: str) -> None:
+    def _mark_compiled(self, root: Root, why: str) -> None:
         """The root's calls run compiled, its gradients are reduced in-graph where that is safe."""
         root.engine = "inductor"
         root.why = why
         if root.path == "hooks" and self._rank.sync_of(root).by in ("auto", "in_graph"):
             root.path = "in_graph"
-        self._rank.describe(root)
 
     def entering(self, root: Root, module: nn.Module) -> None:
-        """A root appeared: decide its engine and capture it where the plan or plan mode wants it."""
+        """A root appeared: decide its engine, capture it where plan or plan mode want it, report it."""
         self.prepare()
+        self._choose_engine(root)
+        self._rank.describe(root)
+
+    def _choose_engine(self, root: Root) -> None:
         wish = self._rank.capture_of(root)
         if wish.engine == "eager":
             return
         if self.compiles(root.module):
-            self.mark_compiled(root, "the script compiles it")
+            self._mark_compiled(root, "the script compiles it")
             return
         reason = _needs_graph(wish, self._rank.sync_of(root).by)
         if reason and root.path != "stock":
@@ -186,7 +190,7 @@ class Compiling:
             self._override(given)
             for target in self._regions(root, wish.region):
                 self.capture(target, given)
-            self.mark_compiled(root, reason)
+            self._mark_compiled(root, reason)
         elif self._rank.mode == "plan":
             self.capture(root.module, {"backend": self._eager_recorder(root)})
 
@@ -203,7 +207,11 @@ class Compiling:
         compiled = self._compile(torch_api.wrap_inline(module._call_impl), **given)
         wish = self._rank.capture_of(self._rank.root_of(module))
         eager_eval = wish.eval == "as_written" and not self.compiles(module)
-        module._compiled_call_impl = _eager_without_grad(compiled, module) if eager_eval else compiled
+        call = functools.partial(self._call_whole, compiled)
+        module._compiled_call_impl = _eager_without_grad(call, module) if eager_eval else call
+
+    def _call_whole(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return self._whole(call, args, kwargs)
 
     # --- the backend -------------------------------------------------------------------------------
 
@@ -247,6 +255,7 @@ class Compiling:
         return outcome.call
 
     def _keep(self, root: Root, outcome: Compiled) -> None:
+        root.captures += 1
         for wire in outcome.graphs or ():
             fact = self._decode(wire)
             if any(fact.digest == known.digest for known in root.graphs):
@@ -258,7 +267,6 @@ class Compiling:
         program = self._rank.lower()
         if any(graph.direction == "backward" for graph in root.graphs):
             self._rank.report(self._rank.planner.overlap(self._rank.plan, self._rank.facts(), program))
-        self._rank.check_fresh()
 
     def _recording(self, root: Root | None, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         region, _ = self._region(root)
@@ -309,9 +317,20 @@ class Compiling:
             root = self._root_without_ddp(module)
             if root is not None and root.kind == "compiled":
                 self._rank.called(root, args, kwargs)
-            return call(*args, **kwargs)
+            return self._whole(call, args, kwargs)
 
         return counted
+
+    def _whole(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A compiled call; under `graph = whole` a graph break is the plan's error, not the script's."""
+        capture = self._rank.plan.capture_of(None)
+        if capture.graph != "whole":
+            return call(*args, **kwargs)
+        try:
+            return call(*args, **kwargs)
+        except torch_api.graph_break_error() as error:
+            self._rank.report([_graph_break(capture, str(error))])
+            raise
 
     def _region(self, root: Root | None) -> tuple[str, str]:
         """Name of the frame that is compiled, and why again."""
@@ -364,6 +383,18 @@ def _eager_without_grad(compiled: Callable[..., Any], module: nn.Module) -> Call
     return call
 
 
+def _graph_break(capture: Any, text: str) -> Diagnostic:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    span = capture.origin("graph")
+    return Diagnostic(
+        "SG0503",
+        f"the graph breaks: {lines[0] if lines else 'no reason given'}",
+        None if span is None else Label(span, "the whole graph is required here"),
+        notes=tuple(line for line in lines if line.startswith(("Explanation:", "File "))),
+        help="change the script there, or write `graph = prefer`",
+    )
+
+
 def _no_region(span: Any, region: str, root: Root) -> Diagnostic:
     classes = sorted({f"{type(m).__module__}:{type(m).__qualname__}" for m in root.module.modules()})
     return Diagnostic(
@@ -374,8 +405,3 @@ def _no_region(span: Any, region: str, root: Root) -> Diagnostic:
         help="name one of its classes as `module:Class`",
     )
 
-
-def misses_from_breaks() -> list[MissFact]:
-    """Graph breaks so far, as Dynamo counted them: reason and number."""
-    breaks = torch_api.dynamo_counters()["graph_break"]
-    return [MissFact("", f"{reason.strip()} (×{count})") for reason, count in breaks.items()]

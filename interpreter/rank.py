@@ -15,7 +15,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal, NoReturn
@@ -24,19 +24,22 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from sgplan.grammar.diagnostics import Diagnostic, Refused, has_errors
+from sgplan.grammar.diagnostics import Diagnostic, Label, Refused, has_errors
 from sgplan.grammar.plan import Capture, Plan, Sync
 from sgplan.interpreter import events, gate
 from sgplan.interpreter.agree import Agreement, disagreement
 from sgplan.interpreter.record import Recorder
 from sgplan.interpreter.reducer import Reducer
-from sgplan.interpreter.roots import Root, RootNames, first_tensor
+from sgplan.interpreter.likeness import Likeness
+from sgplan.interpreter.misses import Misses
+from sgplan.interpreter.roots import Root, RootNames, first_tensor, qualified
 from sgplan.interpreter.steps import StepWatch, elements
 from sgplan.planner import torch_api
-from sgplan.planner.facts import Facts, OptimizerFact, RootFact
+from sgplan.planner.facts import Facts, MissFact, OptimizerFact, RootFact
 from sgplan.planner.program import Bucket, Program
 
 Mode = Literal["apply", "plan"]
+STRICT_WAIT = 600.0  # seconds for the other ranks to end their first step, compiling included
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,8 @@ class Planner:
         difference: the first difference of two contracts, in words.
         digest: of contract lines.
         overlap: what `overlap = required` objects to, judged on captured graphs.
-        stale: what differs from the artefact being applied.
+        digests: of what a program was made from, by name.
+        stale: what differs from the artefact being applied; called with (expect, rank, digests).
         part: a rank's part of the artefact as bytes.
     """
 
@@ -58,7 +62,8 @@ class Planner:
     difference: Callable[[Sequence[str], Sequence[str]], str]
     digest: Callable[[Iterable[str]], str]
     overlap: Callable[[Plan, Facts, Program], list[Diagnostic]]
-    stale: Callable[[dict[str, str], Program, Facts], list[Diagnostic]]
+    digests: Callable[[Program, Facts], dict[str, str]]
+    stale: Callable[[Any, int, dict[str, str]], list[Diagnostic]]
     part: Callable[[Program, Facts], bytes]
 
 
@@ -74,7 +79,7 @@ class Rank:
 
     def __init__(
         self, plan: Plan, mode: Mode, folder: Path, rank: int, recorder: Callable[[], Recorder],
-        planner: Planner, expect: dict[str, str] | None,
+        planner: Planner, expect: Any,
     ) -> None:
         self.plan = plan
         self.mode: Mode = mode
@@ -87,6 +92,8 @@ class Rank:
         self.names = RootNames(plan.models)
         self.steps = StepWatch(self.emit, self._step_ended)
         self.store: dist.Store | None = None
+        self.misses = Misses(self.missed)
+        self._likeness: dict[str, Likeness] = {}
         self.fused_objections: dict[int, str] = {}
         self.fused: set[int] = set()
         self._expect = expect
@@ -152,6 +159,8 @@ class Rank:
             return
         self._ended = True
         self.steps.script_ends()
+        self.misses.collect()
+        self.uncaptured()
         self.publish_end()
         self.write_part()
         self.emit(events.ScriptEnded, how, detail, self.steps.step, peak_rss())
@@ -180,7 +189,6 @@ class Rank:
         """A root was found: report it and lower again."""
         self.roots.append(root)
         self.emit(events.RootFound, root.name, root.fact().cls, root.kind, len(root.parameters), root.numel)
-        self.describe(root)
         self.lower()
 
     def describe(self, root: Root) -> None:
@@ -243,10 +251,50 @@ class Rank:
         partial.replace(path)
         self.emit(events.ProgramWritten, path.name)
 
-    def check_fresh(self) -> None:
-        """Refuse to go on when the artefact being applied was made from something else."""
-        if self._expect is not None and self.program is not None:
-            self.report(self.planner.stale(self._expect, self.program, self.facts()))
+    def check_fresh(self, names: frozenset[str] | None = None) -> None:
+        """Refuse to go on when the artefact being applied was made from something else.
+
+        Args:
+            names: the digests that are known already; None at the first backward, where plan mode
+                made the artefact too.
+        """
+        if self._expect is None or self.program is None:
+            return
+        facts = self.facts()
+        found = self.planner.digests(self.lower(), facts)
+        unknown = {"graphs"} if any(r.engine == "inductor" and not r.graphs for r in self.roots) else set()
+        known = {n: d for n, d in found.items() if (names is None or n in names) and n not in unknown}
+        self.report(self.planner.stale(self._expect, self.rank, known))
+
+    def missed(self, miss: MissFact) -> None:
+        """A region runs as plain Python: report it, list it with the root that compiles."""
+        compiled = [root for root in self.roots if root.engine == "inductor" or self.mode == "plan"]
+        for root in compiled[:1] if len(compiled) > 1 else compiled:
+            root.misses.append(miss)
+        self._changed = True
+        self.emit(events.CaptureMissed, miss.where, miss.reason)
+
+    def uncaptured(self) -> None:
+        """List every root that trained without a captured call although it should have had one."""
+        for root in self.roots:
+            if root.engine == "inductor" and root.called and not root.captures:
+                miss = MissFact(qualified(type(root.module)), "no call of it was captured")
+                root.misses.append(miss)
+                self._changed = True
+                self.once(events.CaptureMissed, root.name, miss.reason)
+
+    def unmatched_models(self) -> list[Diagnostic]:
+        """`model` blocks that name nothing in this script."""
+        found = ", ".join(f"`{qualified(type(root.module))}`" for root in self.roots)
+        return [
+            Diagnostic(
+                "SG0507", f"`{model.is_}` names no model of the script (nth = {model.nth})",
+                None if (span := model.origin("is")) is None else Label(span),
+                notes=(f"the script's models are {found}",),
+                help="name one of them as `module:Class`",
+            )
+            for model in self.names.unmatched()
+        ]
 
     # --- agreement -------------------------------------------------------------------------------
 
@@ -351,6 +399,9 @@ class Rank:
         if self._depth:
             yield
             return
+        if self._expect is not None and self.roots:
+            self.check_fresh()
+            self._expect = None
         began = perf_counter()
         armed = [reducer for reducer in self._reducers.values() if reducer.armed]
         takers: dict[int, gate.Owner] = {}
@@ -395,20 +446,71 @@ class Rank:
         self.fused_objections[id(optimizer)] = why
         self.once(events.FallbackTaken, "", f"{type(optimizer).__name__} as written", why)
 
+    # --- the end of a step ---------------------------------------------------------------------------
+
     def _step_ended(self) -> None:
         for reducer in self._reducers.values():
             self.steps.wait += reducer.wait_seconds
             self.steps.own += reducer.own_seconds
             reducer.wait_seconds = reducer.own_seconds = 0.0
             self._note_hooks(reducer)
+            self._check_overlap(reducer)
             reducer.taken = reducer.hooked = 0
+            reducer.late.clear()
+        self.misses.collect()
+        if self.steps.step == 0:
+            self.report(replace(found, severity="warning") for found in self.unmatched_models())
+        self._compare_ranks()
         self.write_part()
 
+    def _root_named(self, name: str) -> Root:
+        return next(root for root in self.roots if root.name == name)
+
     def _note_hooks(self, reducer: Reducer) -> None:
-        root = next(root for root in self.roots if root.name == reducer.setup.root)
+        """A backward the gate refused, in whole or in part, was reduced by hooks: counted."""
+        root = self._root_named(reducer.setup.root)
         if root.path == "in_graph" and reducer.hooked:
-            why = f"{reducer.hooked} of {reducer.hooked + reducer.taken} gradients were not safe inside the graph"
+            total = reducer.hooked + reducer.taken
+            why = f"{reducer.hooked} of {total} gradients were not safe inside the graph"
             self.emit(events.FallbackTaken, root.name, "reduced by hooks", why)
+
+    def _check_overlap(self, reducer: Reducer) -> None:
+        """`overlap = required` of a root without a captured backward, judged on its first step."""
+        root = self._root_named(reducer.setup.root)
+        sync = self.sync_of(root)
+        if sync.overlap != "required" or self.steps.step or root.graphs or not reducer.late:
+            return
+        span = sync.origin("overlap")
+        late = ", ".join(f"`{name}`" for name in reducer.late)
+        self.report([Diagnostic(
+            "SG0502", f"{late} of `{root.name}` could start only behind the last gradient",
+            None if span is None else Label(span, "overlap is required here"),
+            notes=("in the first step no gradient was computed after its start",),
+            help="make `sync.bucket` smaller, or write `overlap = prefer`",
+        )])
+
+    def _compare_ranks(self) -> None:
+        """Note, or refuse under `agree = strict`, that ranks run different graphs."""
+        if self.store is None or self.world == 1:
+            return
+        for root in self.roots:
+            if root.kind != "ddp" or root.path == "stock":
+                continue
+            likeness = self._likeness.get(root.name)
+            if likeness is None:
+                likeness = self._likeness[root.name] = Likeness(self.store, root.name, self.rank, self.world)
+            likeness.publish(root.path, [graph.shapeless_digest for graph in root.graphs])
+            capture = self.capture_of(root)
+            strict = capture.agree == "strict" and self.steps.step == 0
+            difference = likeness.strict(STRICT_WAIT) if strict else likeness.difference()
+            if difference and strict:
+                span = capture.origin("agree")
+                self.report([Diagnostic(
+                    "SG1003", difference, None if span is None else Label(span),
+                    help="make the ranks run one graph, or write `agree = contract`",
+                )])
+            elif difference:
+                self.once(events.NoteAdded, "ranks differ", difference)
 
 
 def _absent(root: str, fact: str) -> Diagnostic:

@@ -91,6 +91,7 @@ class Reducer:
         self.own_seconds = 0.0
         self.taken = 0  # gradients reduced in-graph since the last step
         self.hooked = 0  # and through hooks
+        self.late: list[str] = []  # buckets but the last that started behind the last gradient
         self._copy_seconds = 0.0
         self._unused: Sequence[int] = ()
         self._used = torch.zeros(len(self.parameters), dtype=torch.int32)
@@ -272,6 +273,11 @@ class Reducer:
         seconds = perf_counter() - began
         self.wait_seconds += seconds
         return seconds
+
+    def started(self, buffer: BucketBuffer) -> None:
+        """A reduction has begun: did gradients still have to come?"""
+        if self._missing == 0 and buffer is not next(reversed(self.buffers.values())):
+            self.late.append(buffer.bucket.name)
 
     def last_in_graph(self, buffer: BucketBuffer) -> bool:
         """Whether compiled graphs handed over every gradient of a bucket."""

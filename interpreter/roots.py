@@ -40,6 +40,7 @@ class Root:
         parameters: trainable, name and tensor, in registration order.
         find_unused: DDP looks for unused parameters.
         graphs, misses: captured so far.
+        captures: compiles of graphs that take its parameters.
         called: calls with gradients enabled.
     """
 
@@ -53,6 +54,7 @@ class Root:
     find_unused: bool = False
     graphs: list[GraphFact] = field(default_factory=list[GraphFact])
     misses: list[MissFact] = field(default_factory=list[MissFact])
+    captures: int = 0
     called: int = 0
 
     @property

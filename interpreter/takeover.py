@@ -25,6 +25,9 @@ from sgplan.interpreter.roots import SHORT_DTYPES, Root, trainable, unwrapped
 from sgplan.planner import torch_api
 from sgplan.planner.program import Instruction, Program, Run
 
+# Digests of an artefact that no later root can change.
+KNOWN_AT_ENTRY = frozenset({"plan", "mesh", "torch"})
+
 Entering = Callable[[Root, nn.Module], None]
 
 # What the planned reducer has no part in, by DDP's argument: (argument, harmless value, reason).
@@ -99,7 +102,7 @@ class Takeover:
         rank.add_root(root)
         self._roots[ddp] = root
         rank.agree(root, _group(given), [f"path {_wire_path(root)}", f"find_unused_parameters {root.find_unused}"])
-        rank.check_fresh()
+        rank.check_fresh(KNOWN_AT_ENTRY)
         self._entering(root, module)
 
     def _make_root(self, module: nn.Module, given: dict[str, Any], parameters: list[tuple[str, nn.Parameter]]) -> Root:

@@ -72,9 +72,9 @@ def _install(plan: Any, mode: Any, folder: Path, number: int, recorder: Any, exp
     from sgplan.interpreter.planmode import PlanMode
     from sgplan.interpreter.rank import Rank
     from sgplan.interpreter.takeover import Takeover
-    from sgplan.planner.artefact import decode, encode
     from sgplan.planner.capture.record import record_graph
     from sgplan.planner.facts import GraphFact
+    from sgplan.planner.wire import decode, encode
 
     del ops, collectives, compute, memory, state  # imported for what they register
     rank = Rank(plan, mode, folder, number, recorder, _planner(), expect)
@@ -88,6 +88,7 @@ def _install(plan: Any, mode: Any, folder: Path, number: int, recorder: Any, exp
     backward.install(rank, None if planning is None else planning.finish)
     Outermost(rank, compiling.entering, compiling.compiles).install()
     rank.steps.install()
+    rank.misses.install()
     optimizers.install(optimizers.Fusing(rank.wants_fused, rank.fused_built, rank.cannot_fuse))
     unsupported.watch_spawn(lambda text: rank.once(events.NoteAdded, "unsupported", text))
     rank.watch_exit()
@@ -105,6 +106,7 @@ def _planner() -> Any:
         difference=digest.first_difference,
         digest=digest.sha,
         overlap=overlap.overlap_violations,
-        stale=lambda expect, program, facts: artefact.differences(expect, artefact.digests_of(program, facts)),
+        digests=artefact.digests_of,
+        stale=artefact.differences,
         part=lambda program, facts: msgpack.packb(artefact.encode_part(program, facts)),
     )

@@ -20,6 +20,7 @@ def reduce_start(state: Reducer, instruction: ReduceStart) -> None:
     """Begin the sum; the gradients were scaled by 1 / world size when they were copied in."""
     buffer = state.buffers[instruction.bucket]
     buffer.work = dist.all_reduce(buffer.sent, group=state.setup.group, async_op=True)
+    state.started(buffer)
     by = "in_graph" if state.last_in_graph(buffer) else "hook"
     state.setup.emit(ReduceStarted, instruction.bucket, buffer.bucket.nbytes, by)
 
