@@ -97,6 +97,7 @@ class GraphFact:
         gradients: backward graphs: the parameters whose gradients it produces, by position.
         heavy_after: backward graphs: positions of matmul or convolution ops, ascending.
         variant: 0 for the first capture of a region, counted up by recompilation.
+        input_shapes: forward graphs: sizes of each of `inputs`, None for one that may vary.
     """
 
     direction: Literal["forward", "backward"]
@@ -110,6 +111,7 @@ class GraphFact:
     gradients: tuple[GradientFact, ...] = ()
     heavy_after: tuple[int, ...] = ()
     variant: int = 0
+    input_shapes: tuple[tuple[int | None, ...], ...] = ()
 
     @property
     def flops(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sgplan.grammar.clauses import Block
+from sgplan.grammar.plan import Block
 from sgplan.planner.program import Origin
 
 

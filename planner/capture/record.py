@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -57,19 +58,29 @@ def record_graph(
     """
     nodes = [node for node in graph.graph.nodes if _is_op(node)]
     ops = tuple(_op_fact(node, modules) for node in nodes)
-    inputs, outputs = _edges(graph, direction, gradients, names or ValueNames())
-    return GraphFact(
+    common = partial(
+        GraphFact,
         direction=direction,
         digest=structural_digest(graph),
         shapeless_digest=structural_digest(graph, shapes="erased"),
         region=region,
-        inputs=inputs,
-        outputs=outputs,
         ops=ops,
-        bytes_saved=bytes_saved(graph) if direction == "forward" else 0,
-        gradients=tuple(_gradients(graph, gradients, nodes, ops)),
-        heavy_after=_heavy(ops) if direction == "backward" else (),
         variant=variant,
+    )
+    names = names or ValueNames()
+    if direction == "forward":
+        inputs = _inputs(graph, names)
+        return common(
+            inputs=tuple(name for name, _ in inputs),
+            outputs=_outputs(graph, names),
+            bytes_saved=bytes_saved(graph),
+            input_shapes=tuple(_shape(value) for _, value in inputs),
+        )
+    return common(
+        inputs=_tangents(graph, names),
+        outputs=_grads(graph, gradients, names),
+        gradients=tuple(_gradients(graph, gradients, nodes, ops)),
+        heavy_after=_heavy(ops),
     )
 
 
@@ -132,29 +143,45 @@ def _gradients(
         )
 
 
-def _edges(
-    graph: fx.GraphModule,
-    direction: Literal["forward", "backward"],
-    gradients: Sequence[str | None],
-    names: ValueNames,
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """User values that come in and go out, in order."""
-    into, out = torch_api.descriptors(graph)
-    if direction == "forward":
-        places = [torch_api.plain_input(d) for d in into]
-        inputs = [names.inputs[p] for p in places if p is not None and p < len(names.inputs)]
-        results = [torch_api.plain_output(d) for d in out]
-        return tuple(n for n in inputs if n), tuple(
-            _output(p, names) for p in results if p is not None
-        )
-    tangents = [torch_api.plain_output(d) for d in into]
-    sources = torch_api.gradient_inputs(graph)
-    own = [n for p in sources if p is not None and p < len(names.inputs) and (n := names.inputs[p])]
-    grads = ("grads",) if any(gradients) else ()
-    return (
-        tuple(f"d{_output(p, names)}" for p in tangents if p is not None),
-        (*grads, *(f"d{name}" for name in own)),
-    )
+def _inputs(graph: fx.GraphModule, names: ValueNames) -> list[tuple[str, Any]]:
+    """Name and value of the user's inputs of a forward graph, in order."""
+    nodes = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    kinds, _ = torch_api.descriptors(graph)
+    places = [(node, torch_api.plain_input(kind)) for node, kind in zip(nodes, kinds, strict=True)]
+    return [
+        (name, node.meta.get("val"))
+        for node, place in places
+        if place is not None and place < len(names.inputs) and (name := names.inputs[place])
+    ]
+
+
+def _outputs(graph: fx.GraphModule, names: ValueNames) -> tuple[str, ...]:
+    """Names of the user's outputs of a forward graph."""
+    _, kinds = torch_api.descriptors(graph)
+    places = map(torch_api.plain_output, kinds)
+    return tuple(_output(place, names) for place in places if place is not None)
+
+
+def _tangents(graph: fx.GraphModule, names: ValueNames) -> tuple[str, ...]:
+    """What a backward graph is called with, beside what was saved: `dlogits`."""
+    kinds, _ = torch_api.descriptors(graph)
+    places = map(torch_api.plain_output, kinds)
+    return tuple(f"d{_output(place, names)}" for place in places if place is not None)
+
+
+def _grads(
+    graph: fx.GraphModule, gradients: Sequence[str | None], names: ValueNames
+) -> tuple[str, ...]:
+    """What a backward graph returns: `grads` for all parameters, and `dx` for an input."""
+    places = [p for p in torch_api.gradient_inputs(graph) if p is not None]
+    own = [name for p in places if p < len(names.inputs) and (name := names.inputs[p])]
+    return (*(("grads",) if any(gradients) else ()), *(f"d{name}" for name in own))
+
+
+def _shape(value: Any) -> tuple[int | None, ...]:
+    """Sizes of a captured value; None for a symbolic one."""
+    shape = value.shape if isinstance(value, torch.Tensor) else ()
+    return tuple(size if isinstance(size, int) else None for size in shape)
 
 
 def _output(place: int, names: ValueNames) -> str:

@@ -1,0 +1,119 @@
+"""The plan that `sgplan init` writes: what was captured as comments, the defaults as clauses.
+
+The text is valid and in canonical form. Every clause in it says what happens without it, so that a
+reader changes one word at a time. Knows facts only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from sgplan.planner.facts import Facts, RootFact
+from sgplan.planner.families import FAMILIES
+from sgplan.planner.graphs import calls_of
+from sgplan.planner.ops_listing import by_name
+from sgplan.planner.units import counted, human_bytes
+
+WIDTH = 100
+SHOWN_MODULES = 8
+SHOWN_OPS = 8
+
+_NUMBER = re.compile(r"\A\d+\Z")
+_LET_NAME = re.compile(r"\A[A-Za-z_]\w*\Z")
+# Names that the language keeps for itself where a `let` could stand.
+_RESERVED = frozenset({*FAMILIES, "let", "override", "sgplan", "input", "stage", "triton"})
+
+
+def starter_plan(facts: Facts) -> str:
+    """A commented starter plan for the captured script."""
+    paragraphs = (
+        list(_purpose(facts)),
+        ["sgplan 1"],
+        *(list(_about(root, facts)) for root in facts.roots),
+        _lets(facts),
+        _clauses(facts),
+    )
+    return "\n\n".join("\n".join(lines) for lines in paragraphs if lines) + "\n"
+
+
+def _purpose(facts: Facts) -> Iterator[str]:
+    names = ", ".join(root.cls for root in facts.roots) or "a script that called no model"
+    yield f"# Starter plan for {names}."
+    ranks = counted(facts.world, "rank")
+    yield f"# Captured on {ranks}, device {facts.device}, torch {facts.torch}."
+    yield "# The clauses below state what happens without them: change a word, then `sgplan plan`."
+
+
+def _about(root: RootFact, facts: Facts) -> Iterator[str]:
+    """What was captured of one root, a comment line each."""
+    size = sum(parameter.nbytes for parameter in root.parameters)
+    count = counted(len(root.parameters), "trainable parameter")
+    yield f"# {root.name}: {root.cls}, {count}, {human_bytes(size)}"
+    yield from _wrapped("modules", _stars(path for path, _ in root.modules if path))
+    yield from _wrapped("inputs", _inputs(root, facts))
+    own = [call.forward for call in calls_of(facts) if call.root == root.name and not call.variant]
+    ops = [op for graph in own for op in graph.ops]
+    common = sorted(by_name(ops).items(), key=lambda item: (-len(item[1]), item[0]))
+    yield from _wrapped("ops", [f"{name} ×{len(same)}" for name, same in common[:SHOWN_OPS]])
+    families = Counter(family for op in ops for family in op.families)
+    yield from _wrapped("families", [f"{f} ×{families[f]}" for f in FAMILIES if families[f]])
+
+
+def _inputs(root: RootFact, facts: Facts) -> list[str]:
+    """`x 8x128`, `?` for a dim that may vary."""
+    calls = [call for call in calls_of(facts) if call.root == root.name and not call.variant]
+    return [
+        f"{name} {'x'.join('?' if size is None else str(size) for size in shape) or 'scalar'}"
+        for call in calls
+        for name, shape in zip(call.forward.inputs, call.forward.input_shapes, strict=False)
+    ]
+
+
+def _stars(paths: Iterable[str]) -> list[str]:
+    """Module paths with their numbers starred, so that equal blocks stand once."""
+    starred = (
+        ".".join("*" if _NUMBER.match(part) else part for part in path.split(".")) for path in paths
+    )
+    found = list(dict.fromkeys(starred))
+    more = [f"and {len(found) - SHOWN_MODULES} more"] if len(found) > SHOWN_MODULES else []
+    return [*found[:SHOWN_MODULES], *more]
+
+
+def _wrapped(title: str, items: Iterable[str]) -> Iterator[str]:
+    """`#   title: a, b, c`, cut into comment lines of at most `WIDTH`."""
+    line = f"#   {title}: "
+    words = list(items)
+    for place, item in enumerate(words):
+        text = item if place == len(words) - 1 else f"{item}, "
+        if len(line + text.rstrip()) > WIDTH:
+            yield line.rstrip()
+            line = "#     "
+        line += text
+    if words:
+        yield line.rstrip()
+
+
+def _lets(facts: Facts) -> list[str]:
+    """A name for each kind of repeated module, ready to be used by a rule."""
+    globs: dict[str, str] = {}
+    for root in facts.roots:
+        for starred in _stars(path for path, _ in root.modules if path):
+            name = starred.split(".")[0]
+            repeated = starred.count(".") == 1 and starred.endswith(".*")
+            if repeated and _LET_NAME.match(name) and name not in _RESERVED:
+                globs.setdefault(name, starred)
+    return [f'let {name} = "{glob}"' for name, glob in globs.items()]
+
+
+def _clauses(facts: Facts) -> list[str]:
+    """One-line blocks, names padded so that the braces align."""
+    blocks = [("mesh", "data = rest"), ("capture", "graph = prefer  dynamic = auto  engine = auto")]
+    if any(root.kind == "ddp" for root in facts.roots):
+        sync = "bucket = 25MiB  first_bucket = 1MiB  overlap = prefer  wire = as_written"
+        blocks.append(("sync", sync))
+    if facts.optimizers:
+        blocks.append(("update", "optimizer = as_written"))
+    width = max(len(name) for name, _ in blocks)
+    return [f"{name.ljust(width)} {{ {attributes} }}" for name, attributes in blocks]
