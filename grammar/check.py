@@ -13,14 +13,15 @@ from dataclasses import replace
 from sgplan.grammar import ast
 from sgplan.grammar.checks.lets import check_circles, check_lets
 from sgplan.grammar.checks.names import check_repeats
+from sgplan.grammar.checks.override import check_overrides
 from sgplan.grammar.checks.registry import CHECKS
 from sgplan.grammar.checks.view import NO_EFFECT, View
-from sgplan.grammar.diagnostics import Diagnostic, Label, Refused, Span, has_errors
+from sgplan.grammar.diagnostics import Diagnostic, Refused, Span, has_errors
 from sgplan.grammar.parse import parse
 from sgplan.grammar.plan import SETS_SOURCE, Let, PlanFile
 from sgplan.grammar.reading import Reader
 from sgplan.grammar.sets import read_sets
-from sgplan.grammar.written import WrittenOverride, override_conflicts
+from sgplan.grammar.written import Key, WrittenOverride, override_conflicts
 
 _DEVICES = ("cpu", "cuda")
 
@@ -53,8 +54,11 @@ def check(
     reader = Reader({let.name.text: let.value for let in lets})
     plan = _read(document, lets, sets, reader)
     problems += reader.problems
-    problems += _repeats(plan)
-    problems += _check_views(plan, reader, world)
+    unread = [o for o in plan.overrides if any(key == o.key for key, _ in reader.broken)]
+    problems += check_repeats(plan.blocks)
+    problems += check_overrides(plan.overrides, unread)
+    readable = replace(plan, overrides=tuple(o for o in plan.overrides if o not in unread))
+    problems += _check_views(readable, frozenset(reader.broken), world)
     ordered = sorted(_distinct(problems), key=_place)
     return (None if has_errors(ordered) else plan), ordered
 
@@ -83,26 +87,6 @@ def _read(
     )
 
 
-def _repeats(plan: PlanFile) -> Iterator[Diagnostic]:
-    yield from check_repeats(plan.blocks)
-    first: dict[str, WrittenOverride] = {}
-    for override in plan.overrides:
-        yield from check_repeats(override.blocks)
-        earlier = first.setdefault(override.label, override)
-        if earlier is not override:
-            yield _same_override(earlier.span, override.span, override.label)
-
-
-def _same_override(earlier: Span, later: Span, label: str) -> Diagnostic:
-    return Diagnostic(
-        "SG0221",
-        f"there are two `override.{label}` blocks",
-        Label(later, "the second one"),
-        (Label(earlier, "the first one"),),
-        help="give one of them another label",
-    )
-
-
 def _combinations(plan: PlanFile, world: int | None) -> list[tuple[WrittenOverride, ...]]:
     """Every set of overrides that some world and device makes active, without repeats."""
     edges = {1}
@@ -120,11 +104,12 @@ def _combinations(plan: PlanFile, world: int | None) -> list[tuple[WrittenOverri
     return list(found)
 
 
-def _check_views(plan: PlanFile, reader: Reader, world: int | None) -> list[Diagnostic]:
+def _check_views(
+    plan: PlanFile, broken: frozenset[tuple[Key, str]], world: int | None
+) -> list[Diagnostic]:
     problems: list[Diagnostic] = []
     idle: dict[Span, list[Diagnostic]] = defaultdict(list)
     seen: dict[Span, int] = defaultdict(int)
-    broken = frozenset(reader.broken)
     for active in _combinations(plan, world):
         problems += override_conflicts(active)
         for version in (plan, replace(plan, sets=())) if plan.sets else (plan,):

@@ -133,6 +133,10 @@ class WrittenOverride:
     device: str | None
     blocks: tuple[WrittenBlock, ...]
 
+    @property
+    def key(self) -> Key:
+        return ("override", self.label)
+
     def holds(self, world: int, device: str) -> bool:
         """Whether the override is active there."""
         return (self.world is None or world in self.world) and self.device in (None, device)

@@ -1,0 +1,218 @@
+"""Codes of what blocks mean to one another, found without a graph: SG03xx to SG08xx."""
+
+from __future__ import annotations
+
+from sgplan.grammar.code import Code, plan
+
+PLAN_CODES: tuple[Code, ...] = (
+    Code(
+        "SG0301",
+        "mesh that does not fit the world",
+        "The axes of the mesh multiply to the number of ranks. `data = rest` takes what the other "
+        "axes leave.",
+        plan("mesh { data = 4 }"),
+        plan("mesh { data = rest }"),
+        world=6,
+    ),
+    Code(
+        "SG0302",
+        "ranks that do not spread over the hosts",
+        "Every host holds the same number of ranks.",
+        plan("mesh { data = 4  hosts = 3 }"),
+        plan("mesh { data = 4  hosts = 2 }"),
+    ),
+    Code(
+        "SG0304",
+        "pin to a stage that does not exist",
+        "Stages are counted from 0 to the size of axis `pipe` less one.",
+        plan(
+            'mesh { data = 2  pipe = 2 }\nschedule { microbatches = 8 }\npartition { pin = stage(2, "head") }'
+        ),
+        plan(
+            'mesh { data = 2  pipe = 2 }\nschedule { microbatches = 8 }\npartition { pin = stage(1, "head") }'
+        ),
+    ),
+    Code(
+        "SG0305",
+        "number of cuts that does not fit the stages",
+        "With `by = manual` a stage starts at every module named in `cuts`, and the first stage at "
+        "the start of the model: one cut less than there are stages.",
+        plan(
+            'mesh { pipe = 3 }\nschedule { microbatches = 8 }\npartition { by = manual  cuts = ["layers.4"] }'
+        ),
+        plan(
+            'mesh { pipe = 3 }\nschedule { microbatches = 8 }\npartition { by = manual  cuts = ["layers.4", "layers.8"] }'
+        ),
+    ),
+    Code(
+        "SG0306",
+        "module pinned to two stages",
+        "A module belongs to one stage.",
+        plan(
+            'mesh { pipe = 2 }\nschedule { microbatches = 8 }\npartition { pin = [stage(0, "tok"), stage(1, "tok")] }'
+        ),
+        plan(
+            'mesh { pipe = 2 }\nschedule { microbatches = 8 }\npartition { pin = [stage(0, "tok"), stage(1, "head")] }'
+        ),
+    ),
+    Code(
+        "SG0307",
+        "core named twice",
+        "A core serves one rank.",
+        plan("host { cores = [0..3, 2] }"),
+        plan("host { cores = [0..3, 4] }"),
+    ),
+    Code(
+        "SG0401",
+        "pipeline without microbatches",
+        "A mesh with several stages needs a `schedule` that says how many microbatches a step has; "
+        "the number changes memory and speed, so none is assumed.",
+        plan("mesh { pipe = 2 }"),
+        plan("mesh { pipe = 2 }\nschedule { microbatches = 4 }"),
+    ),
+    Code(
+        "SG0402",
+        "fewer microbatches than stages",
+        "Some stages would never work at the same time as others.",
+        plan("mesh { pipe = 4 }\nschedule { microbatches = 2 }"),
+        plan("mesh { pipe = 4 }\nschedule { microbatches = 8 }"),
+    ),
+    Code(
+        "SG0403",
+        "interleaving that does not come out even",
+        "An interleaved schedule goes round the stages with groups of microbatches: their number "
+        "is a multiple of the number of stages.",
+        plan("mesh { pipe = 4 }\nschedule { kind = interleaved(2)  microbatches = 6 }"),
+        plan("mesh { pipe = 4 }\nschedule { kind = interleaved(2)  microbatches = 8 }"),
+    ),
+    Code(
+        "SG0520",
+        "in-graph reductions without a graph",
+        "`by = in_graph` puts the reductions into the backward graph, and the eager engine makes "
+        "no graph.",
+        plan("capture { engine = eager }\nsync { by = in_graph }"),
+        plan("capture { engine = inductor }\nsync { by = in_graph }"),
+    ),
+    Code(
+        "SG0522",
+        "compiled step that does not exist",
+        "With `when = in_backward` every parameter is updated by itself, as soon as its gradient "
+        "is reduced; there is no step of all parameters that could be compiled.",
+        plan("update { optimizer = compiled  when = in_backward }"),
+        plan("update { optimizer = fused  when = in_backward }"),
+    ),
+    Code(
+        "SG0601",
+        "two rules for the same ops",
+        "An op belongs to one rule. Where two select the same ops, a `priority` decides.",
+        plan('fuse "a" { match = bias -> aten.gelu }\nseparate "b" { match = bias -> aten.gelu }'),
+        plan(
+            'fuse "a" { match = bias -> aten.gelu  priority = 1 }\n'
+            'separate "b" { match = bias -> aten.gelu }'
+        ),
+    ),
+    Code(
+        "SG0602",
+        "rule that leaves out all that it names",
+        "Every module of `in` stands in `except` too: the rule can select nothing.",
+        plan('fuse "a" { match = norm  in = "layers.*"  except = "layers.*" }'),
+        plan('fuse "a" { match = norm  in = "layers.*"  except = "layers.0" }'),
+    ),
+    Code(
+        "SG0603",
+        "tolerance without a reference",
+        "`tolerance` says how far a kernel may be from its `reference`.",
+        plan('fuse "n" { match = norm  with = triton("n.py:f", tolerance = 1e-5) }'),
+        plan(
+            'fuse "n" { match = norm  with = triton("n.py:f", reference = "n.py:g", '
+            "tolerance = 1e-5) }"
+        ),
+    ),
+    Code(
+        "SG0604",
+        "admission of an op of torch",
+        "`operator` admits ops from outside; torch's own are known.",
+        plan('operator "gelu" { op = aten.gelu }'),
+        plan('operator "scan" { op = mylib::scan }'),
+    ),
+    Code(
+        "SG0605",
+        "op admitted twice",
+        "One `operator` block an op.",
+        plan('operator "a" { op = mylib::scan }\noperator "b" { op = mylib::scan }'),
+        plan('operator "a" { op = mylib::scan }\noperator "b" { op = mylib::sort }'),
+    ),
+    Code(
+        "SG0701",
+        "precision rules that overlap",
+        "Two `precision` blocks for the same modules and ops hold for the same step. Ranges "
+        "include both ends, so `0..200` and `200..` share step 200.",
+        plan('precision "a" { steps = 0..200  compute = fp32 }\nprecision "b" { steps = 200.. }'),
+        plan('precision "a" { steps = 0..199  compute = fp32 }\nprecision "b" { steps = 200.. }'),
+    ),
+    Code(
+        "SG0702",
+        "steps without a precision rule",
+        "Between two `precision` blocks lie steps that neither names. They run in the formats of "
+        "the script. This is a note, because it may be meant.",
+        plan('precision "a" { steps = 0..99 }\nprecision "b" { steps = 200.. }'),
+        plan('precision "a" { steps = 0..199 }\nprecision "b" { steps = 200.. }'),
+    ),
+    Code(
+        "SG0703",
+        "two guards on one value",
+        "A value has one guard. Where two watch the same, a `priority` decides.",
+        plan(
+            'guard "a" { on = input[0].shape[0]  allow = [32] }\n'
+            'guard "b" { on = input[0].shape[0]  allow = [64] }'
+        ),
+        plan('guard "a" { on = input[0].shape[0]  allow = [32, 64] }'),
+    ),
+    Code(
+        "SG0705",
+        "guard with the wrong kind of values",
+        "A guard on `shape` allows sizes, a guard on `dtype` allows types.",
+        plan('guard "type" { on = input[*].dtype  allow = [32] }'),
+        plan('guard "type" { on = input[*].dtype  allow = [float32] }'),
+    ),
+    Code(
+        "SG0706",
+        "two measures of recomputation",
+        "`memory` and `every` both say how much is computed again.",
+        plan('recompute { in = "layers.*"  memory = 50%  every = 2modules }'),
+        plan('recompute { in = "layers.*"  memory = 50% }'),
+    ),
+    Code(
+        "SG0707",
+        "padding without a limit",
+        "`pad` pads an input to the next allowed size, so there must be a largest one.",
+        plan('guard "length" { on = input[0].shape[1]  allow = 128..  otherwise = pad(with = 0) }'),
+        plan(
+            'guard "length" { on = input[0].shape[1]  allow = [128, 256]  '
+            "otherwise = pad(with = 0) }"
+        ),
+    ),
+    Code(
+        "SG0708",
+        "recomputation of nothing",
+        "`memory` is the share of what would be saved without the rule; at `100%` there is nothing "
+        "to compute again.",
+        plan('recompute { in = "layers.*"  memory = 100% }'),
+        plan('recompute { in = "layers.*"  memory = 50% }'),
+    ),
+    Code(
+        "SG0801",
+        "replay without a checkpoint",
+        "`resume = replay`, the default of `recover`, goes on from the newest checkpoint, and the "
+        "plan makes none. `resume = rerun` needs none: it executes every step again.",
+        plan("recover { restarts = 3 }"),
+        plan("recover { restarts = 3 }\ncheckpoint { every = 50steps }"),
+    ),
+    Code(
+        "SG0802",
+        "timeout shorter than a heartbeat",
+        "A rank that is silent for `timeout` is called dead; it speaks once a `heartbeat`.",
+        plan("recover { resume = rerun  heartbeat = 10s  timeout = 5s }"),
+        plan("recover { resume = rerun  heartbeat = 1s  timeout = 5s }"),
+    ),
+)

@@ -1,0 +1,159 @@
+"""Codes that no plan alone can raise: found against the captured graph, or while a job runs."""
+
+from __future__ import annotations
+
+from sgplan.grammar.code import Code
+
+RUN_CODES: tuple[Code, ...] = (
+    Code(
+        "SG0501",
+        "the stock path keeps this model",
+        "The script uses something that only stock DDP does (a communication hook, `join`, "
+        "`static_graph`, sparse gradients, …), so its gradients are reduced by stock DDP. Training "
+        "is right; what the plan says of buckets does not hold for this model. A note, not an "
+        "error.",
+        found="run",
+    ),
+    Code(
+        "SG0502",
+        "a bucket cannot overlap",
+        "The plan says `overlap = required`, and behind the start of this bucket's reduction no "
+        "matmul or convolution is left that could hide it. Smaller buckets start earlier; the last "
+        "bucket of a backward is exempt.",
+        found="graph",
+    ),
+    Code(
+        "SG0503",
+        "graph break under `graph = whole`",
+        "The plan requires the region to be one graph, and the compiler had to break it. Change "
+        "the named line of the script, or write `graph = prefer`.",
+        found="graph",
+    ),
+    Code(
+        "SG0504",
+        "region not found",
+        "`capture.region` names a class or function that the module does not have, or that is "
+        "nothing one can call.",
+        found="graph",
+    ),
+    Code(
+        "SG0505",
+        "nothing captured was called",
+        "The script ended and no captured model or function was ever called, so nothing that the "
+        "plan says of graphs took effect.",
+        found="run",
+    ),
+    Code(
+        "SG0506",
+        "recompile budget spent",
+        "A region was compiled again as often as `capture.recompiles` allows; from here on it runs "
+        "as plain Python. The reasons of the recompiles are listed: make the named size dynamic, "
+        "or keep it from varying.",
+        found="run",
+    ),
+    Code(
+        "SG0507",
+        "`model` block that matches nothing",
+        "The script never made that many instances of the class. The models that were found are "
+        "listed.",
+        found="graph",
+    ),
+    Code(
+        "SG0508",
+        "selector that matches nothing",
+        "The captured graph has no such module or op. Near names are listed; `sgplan plan --ops` "
+        "prints all of them. A family that matches nothing is a note only, except in `fuse` and "
+        "`separate`.",
+        found="graph",
+    ),
+    Code(
+        "SG0509",
+        "optimizer that cannot be fused",
+        "`optimizer = fused` was asked for, and this optimizer has no fused form for its "
+        "parameters or its arguments. It steps as written. A note, not an error.",
+        found="run",
+    ),
+    Code(
+        "SG0510",
+        "internal error: a program that is not legal",
+        "A pass of the planner made a program that breaks a rule of programs. This is a fault of "
+        "sgplan, not of the plan: the message names the pass, the rule and the listing before it. "
+        "Please report it.",
+        found="graph",
+    ),
+    Code(
+        "SG0511",
+        "internal error: an unsafe program",
+        "The check before the first step found that ranks could wait for each other forever, or "
+        "that a gradient is lost or reduced twice. Nothing was started. Please report it.",
+        found="graph",
+    ),
+    Code(
+        "SG0512",
+        "gradient missing",
+        "A parameter took no part in the backward on this rank, and the others wait for its "
+        "gradient. Pass `find_unused_parameters=True` to DDP if that is meant.",
+        found="run",
+    ),
+    Code(
+        "SG0901",
+        "no step ran",
+        "The command ended and no optimizer step was seen in any rank: the script only evaluates, "
+        "ended early, or trains in a process that sgplan did not reach.",
+        found="run",
+    ),
+    Code(
+        "SG0902",
+        "sgplan is missing in the training Python",
+        "The command starts another Python than the one sgplan is installed in. The message names "
+        "it: install sgplan there.",
+        found="run",
+    ),
+    Code(
+        "SG0903",
+        "launcher or wrapper that is not supported",
+        "The script uses FSDP, DeepSpeed, tensor parallelism or `mp.spawn`, whose processes and "
+        "parameters sgplan does not plan.",
+        found="run",
+    ),
+    Code(
+        "SG0904",
+        "rank that is silent",
+        "A rank stopped making progress, and the others cannot go on without it. The last "
+        "instruction of every rank is listed.",
+        found="run",
+    ),
+    Code(
+        "SG0905",
+        "rank that left early",
+        "A rank ended while others still train: fewer batches, an exception, a kill. The others "
+        "were stopped.",
+        found="run",
+    ),
+    Code(
+        "SG1001",
+        "damaged artefact",
+        "The `.sgpx` file is not complete or not what it says; it is not used in part.",
+        found="run",
+    ),
+    Code(
+        "SG1002",
+        "stale artefact",
+        "The artefact was planned for something else: another plan text, script, mesh or torch. "
+        "The message says which digest differs. `sgplan show` still reads it; plan again to apply.",
+        found="run",
+    ),
+    Code(
+        "SG1003",
+        "ranks that disagree",
+        "The ranks would communicate differently: another plan, parameter order or bucket list. "
+        "Every rank is stopped before the first reduction, and the first difference is named.",
+        found="run",
+    ),
+    Code(
+        "SG1004",
+        "damaged event file",
+        "A file of recorded events is cut short, damaged, or of another version of sgplan.",
+        found="run",
+    ),
+)
