@@ -34,6 +34,7 @@ def starter_plan(facts: Facts) -> str:
         *(list(_about(root, facts)) for root in facts.roots),
         _lets(facts),
         _clauses(facts),
+        _unwritten(facts),
     )
     return "\n\n".join("\n".join(lines) for lines in paragraphs if lines) + "\n"
 
@@ -109,11 +110,28 @@ def _lets(facts: Facts) -> list[str]:
 
 def _clauses(facts: Facts) -> list[str]:
     """One-line blocks, names padded so that the braces align."""
-    blocks = [("mesh", "data = rest"), ("capture", "graph = prefer  dynamic = auto  engine = auto")]
-    if any(root.kind == "ddp" for root in facts.roots):
-        sync = "bucket = 25MiB  first_bucket = 1MiB  overlap = prefer  wire = as_written"
-        blocks.append(("sync", sync))
+    blocks = [("mesh", "data = rest"), ("capture", "engine = auto")]
+    if _has_ddp(facts):
+        blocks.append(("sync", "overlap = prefer  wire = as_written"))
     if facts.optimizers:
         blocks.append(("update", "optimizer = as_written"))
     width = max(len(name) for name, _ in blocks)
     return [f"{name.ljust(width)} {{ {attributes} }}" for name, attributes in blocks]
+
+
+def _unwritten(facts: Facts) -> list[str]:
+    """Clauses that would win over an argument of the script, so they are only shown."""
+    shown = [
+        ("graph = whole", "capture", "`fullgraph=` of torch.compile"),
+        ("dynamic = on", "capture", "`dynamic=` of torch.compile"),
+    ]
+    if _has_ddp(facts):
+        shown.append(("bucket = 25MiB", "sync", "`bucket_cap_mb=` of DDP"))
+    return [
+        "# Not written above, because each wins over an argument of the script:",
+        *(f"#   {attribute:14}  in {block:7}  over {wins}" for attribute, block, wins in shown),
+    ]
+
+
+def _has_ddp(facts: Facts) -> bool:
+    return any(root.kind == "ddp" for root in facts.roots)
