@@ -18,7 +18,7 @@ from sgplan import __version__
 from sgplan.failure import Failure
 from sgplan.grammar.diagnostics import Refused
 
-COMMANDS = ("check", "plan", "apply", "show", "init", "fmt", "explain", "doctor")
+COMMANDS = ("apply", "doctor")
 LATER = {
     "verify": "the numeric proof against the plain script",
     "top": "the dashboard",

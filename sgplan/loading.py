@@ -12,6 +12,7 @@ from typing import Any
 
 from sgplan.failure import Failure
 from sgplan.grammar.plan import PlanFile
+from sgplan.refusal import RefusedPlan, print_diagnostics
 
 MAGIC = b"sgpx"
 
@@ -35,6 +36,22 @@ def load(path: str, sets: Sequence[str]) -> Loaded:
     if is_artefact(path, data):
         return _load_artefact(path, sets)
     return Loaded(_check(path, data, sets))
+
+
+def _check(path: str, data: bytes, sets: Sequence[str]) -> PlanFile:
+    """The checked plan; warnings are shown at once, an error refuses it."""
+    from sgplan.grammar.check import check_text, sources_of
+
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Failure(f"the plan `{path}` is no UTF-8 text: {error}") from error
+    plan, problems = check_text(text, path, sets)
+    sources = sources_of(text, path, sets)
+    if plan is None:
+        raise RefusedPlan(problems, sources)
+    print_diagnostics(problems, sources)
+    return plan
 
 
 def is_artefact(path: str, data: bytes) -> bool:

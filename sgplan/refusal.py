@@ -26,6 +26,9 @@ def print_diagnostics(diagnostics: Iterable[Diagnostic], sources: Mapping[str, s
     """Render on stderr, coloured on a terminal unless NO_COLOR is set."""
     from sgplan.grammar.render import COLOUR, PLAIN, render_all
 
+    diagnostics = list(diagnostics)
+    if not diagnostics:
+        return
     colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     sys.stderr.write(render_all(diagnostics, sources, COLOUR if colour else PLAIN))
     sys.stderr.flush()

@@ -22,6 +22,15 @@ _TAKEN = ("plan.sgplan", "plan.msgpack", "run.sgpx", "report.json")
 
 
 @dataclass(frozen=True, slots=True)
+class AttachFailure:
+    """What the hook left: which Python, what went wrong (`cannot import sgplan`), and why."""
+
+    python: str
+    what: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunFolder:
     """A run's folder; make one with `create`, find an earlier one with `find`."""
 
@@ -70,12 +79,13 @@ class RunFolder:
                 found[int(rank)] = path
         return dict(sorted(found.items()))
 
-    def attach_failures(self) -> list[tuple[str, str]]:
-        """Interpreters that could not import sgplan, each with the reason, distinct."""
-        found: dict[tuple[str, str], None] = {}
+    def attach_failures(self) -> list[AttachFailure]:
+        """Interpreters in which the hook could not attach, each distinct one once."""
+        found: dict[AttachFailure, None] = {}
         for path in sorted(self.path.glob("attach-failed-*.txt")):
-            python, _, reason = path.read_text(encoding="utf-8", errors="replace").partition("\n")
-            found[(python, reason.strip())] = None
+            lines = path.read_text(encoding="utf-8", errors="replace").split("\n", 2)
+            python, what, reason = [*lines, "", ""][:3]
+            found[AttachFailure(python, what, reason.strip())] = None
         return list(found)
 
     def write_report(self, report: dict[str, Any]) -> None:

@@ -57,7 +57,7 @@ def _failed(done: Executed) -> str:
     if summary.steps:
         return f"the command {how} after {_count(summary.steps, 'step')} under the plan"
     if done.folder.attach_failures():
-        return f"the command {how}; the plan was not applied: {_not_importable(done)}"
+        return f"the command {how}; the plan was not applied: {_attach_failed(done)}"
     return f"the command {how} before its first step; {_had_done(summary)}"
 
 
@@ -96,15 +96,20 @@ def _roots(summary: Summary) -> list[str]:
     return [f"`{root}` ({cls})" for root, cls in found.items()]
 
 
-def _not_importable(done: Executed) -> str:
+def _attach_failed(done: Executed) -> str:
     failures = done.folder.attach_failures()
     if not failures:
         return ""
-    python, reason = failures[0]
-    return (
-        f"{python} cannot import sgplan ({reason}); "
-        f"install sgplan there, or run the command with the Python that has it"
-    )
+    first = failures[0]
+    cure = _CURES.get(first.what, "")
+    return f"{first.python} {first.what} ({first.reason}){cure}"
+
+
+_CURES = {
+    "cannot import sgplan": (
+        "; install sgplan there, or run the command with the Python that has it"
+    ),
+}
 
 
 def _isolated(done: Executed) -> str:
@@ -156,7 +161,7 @@ def _no_backward(done: Executed) -> str:
 
 # Tried in order; the last one always has an answer.
 _EXPLANATIONS: tuple[Callable[[Executed], str], ...] = (
-    _not_importable,
+    _attach_failed,
     _isolated,
     _nobody_attached,
     _unsupported,

@@ -31,13 +31,16 @@ def _role():
     return rank.decide(os.environ, argv, os.getpid())
 
 
-def _report_failure(error):
-    _say(f"this Python cannot import sgplan, the plan is not applied: {sys.executable} ({error})")
-    run = os.environ.get("SGPLAN_RUN")
-    if run:
-        name = f"attach-failed-{os.getpid()}.txt"
-        with open(os.path.join(run, name), "w", encoding="utf-8") as file:
-            file.write(sys.executable + "\n" + str(error) + "\n")
+def _report_failure(what, error):
+    """One line for the person who looks, and the same in the run folder for `apply` to tell."""
+    _say(f"{sys.executable} {what}, the script runs as if there were no plan: {error}")
+    run = os.environ.get("SGPLAN_RUN", "")
+    name = os.path.join(run, f"attach-failed-{os.getpid()}.txt")
+    try:
+        with open(name, "w", encoding="utf-8") as file:
+            file.write(f"{sys.executable}\n{what}\n{error}\n")
+    except OSError as fault:
+        _say(f"{name} cannot be written: {fault}")
 
 
 def _torch_loaded(torch):
@@ -46,12 +49,13 @@ def _torch_loaded(torch):
         return
     os.environ["SGPLAN_ATTACHING"] = str(os.getpid())
     try:
-        try:
-            from sgplan import attach
-        except ImportError as error:
-            _report_failure(error)
-        else:
-            attach.torch_loaded(torch)
+        from sgplan import attach
+
+        attach.torch_loaded(torch)
+    except ImportError as error:
+        _report_failure("cannot import sgplan", error)
+    except Exception as error:
+        _report_failure("failed to attach", repr(error))
     finally:
         os.environ.pop("SGPLAN_ATTACHING", None)
 
@@ -81,7 +85,7 @@ class _TorchFinder:
                 # A failed import may be tried again (after installing a library, say).
                 sys.meta_path.insert(0, self)
                 raise
-            _guarded(module)
+            _torch_loaded(module)
 
         loader.exec_module = exec_module
 
@@ -93,13 +97,6 @@ def _spec_from_the_others(name, path, target):
         if spec is not None:
             return spec
     return None
-
-
-def _guarded(torch):
-    try:
-        _torch_loaded(torch)
-    except Exception as error:
-        _say(f"attaching failed, the script runs as if there were no plan: {error!r}")
 
 
 def _shadowed(already):
@@ -139,7 +136,7 @@ def _main():
         if "torch" not in sys.modules:
             sys.meta_path.insert(0, _TorchFinder())
         else:
-            _guarded(sys.modules["torch"])
+            _torch_loaded(sys.modules["torch"])
     _run_shadowed(already)
 
 

@@ -159,8 +159,10 @@ def test_an_attach_that_fails_costs_one_line(sandbox: Sandbox) -> None:
     done = sandbox.python("-c", "import torch; print('trained')")
     assert (done.returncode, done.stdout) == (0, "trained\n")
     assert done.stderr == (
-        "sgplan: attaching failed, the script runs as if there were no plan: ValueError('ours')\n"
+        f"sgplan: {sys.executable} failed to attach, "
+        "the script runs as if there were no plan: ValueError('ours')\n"
     )
+    assert len(list(sandbox.run.glob("attach-failed-*.txt"))) == 1
 
 
 def test_a_python_without_sgplan_is_named_by_its_path(sandbox: Sandbox) -> None:
@@ -170,7 +172,9 @@ def test_a_python_without_sgplan_is_named_by_its_path(sandbox: Sandbox) -> None:
     assert done.stderr.count("\n") == 1
     assert sys.executable in done.stderr
     (note,) = sandbox.run.glob("attach-failed-*.txt")
-    assert note.read_text() == f"{sys.executable}\nNo module named 'msgpack'\n"
+    assert (
+        note.read_text() == f"{sys.executable}\ncannot import sgplan\nNo module named 'msgpack'\n"
+    )
 
 
 def test_spawned_workers_load_nothing_of_ours(sandbox: Sandbox) -> None:

@@ -73,7 +73,9 @@ def test_only_the_interpreters_own_options_isolate(command: list[str], count: in
 
 
 def test_a_python_without_sgplan_is_the_reason(case: Case) -> None:
-    (case.folder / "attach-failed-8.txt").write_text("/other/python\nNo module named 'sgplan'\n")
+    (case.folder / "attach-failed-8.txt").write_text(
+        "/other/python\ncannot import sgplan\nNo module named 'sgplan'\n"
+    )
     outcome = judge_apply(case.done())
     assert "/other/python cannot import sgplan (No module named 'sgplan')" in outcome.why
 

@@ -1,0 +1,108 @@
+"""Real torchrun jobs under `sgplan apply`: how they end, and that nothing is left of them."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.gloo.harness import Job, run_job
+
+pytestmark = pytest.mark.gloo
+TRAIN = Path(__file__).parent / "scripts" / "train.py"
+EMPTY = "sgplan 1\n"
+
+
+def train(folder: Path, fault: str = "none", *, nproc: int = 2, **env: str) -> Job:
+    environ = {"FAULT": fault, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "3", **env}
+    return run_job(TRAIN, folder=folder, nproc=nproc, plan=EMPTY, env=environ, timeout=120)
+
+
+def report(job: Job) -> dict[str, object]:
+    assert job.run is not None
+    return json.loads((job.run / "report.json").read_text())
+
+
+def test_a_job_that_trains_ends_well_and_reports(tmp_path: Path) -> None:
+    job = train(tmp_path).ok()
+    assert "done in" in job.stderr
+    assert (report(job)["steps"], report(job)["outcome"]) == (5, "done")
+
+
+def test_a_failing_script_keeps_its_traceback_and_status(tmp_path: Path) -> None:
+    job = train(tmp_path, "fail")
+    assert job.returncode == 1  # torchrun's own for a failed rank
+    assert "exitcode  : 3" in job.stderr
+    assert "the command ended with status 1 after 3 steps under the plan" in job.stderr
+    assert not job.orphans
+
+
+def test_a_script_that_fails_before_its_first_step_is_told_so(tmp_path: Path) -> None:
+    job = train(tmp_path, "fail", FAULT_STEP="0")
+    assert "before its first step; sgplan had attached to 2 ranks" in job.stderr
+
+
+def test_a_rank_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
+    job = train(tmp_path, "refuse")
+    assert job.returncode != 0
+    assert not job.orphans
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_a_killed_rank_leaves_no_loader_worker(tmp_path: Path, context: str) -> None:
+    job = train(tmp_path, context)
+    assert job.returncode != 0
+    assert not job.orphans
+
+
+def test_a_killed_torchrun_leaves_no_rank(tmp_path: Path) -> None:
+    job = train(tmp_path, "kill_launcher")
+    assert job.returncode == 137
+    assert "was ended by SIGKILL after 3 steps" in job.stderr
+    assert not job.orphans
+
+
+def test_a_killed_apply_leaves_no_process(tmp_path: Path) -> None:
+    job = train(tmp_path, "kill_parent")
+    assert job.returncode == -9
+    assert not job.orphans
+
+
+@pytest.mark.parametrize("fault", ["hang_up", "interrupt"])
+def test_a_signal_to_apply_stops_the_job(tmp_path: Path, fault: str) -> None:
+    job = train(tmp_path, fault)
+    assert job.returncode != 0
+    assert "after 3 steps under the plan" in job.stderr
+    assert not job.orphans
+
+
+def test_two_jobs_at_once_and_a_stranger_on_the_usual_port(tmp_path: Path) -> None:
+    jobs: dict[int, Job] = {}
+    command = ["torchrun", "--nproc-per-node", "2", str(TRAIN)]
+
+    def start(number: int) -> None:
+        folder = tmp_path / str(number)
+        jobs[number] = run_job(command, folder=folder, plan=EMPTY, timeout=120)
+
+    with socket.socket() as stranger:
+        stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        stranger.bind(("127.0.0.1", 29500))
+        threads = [threading.Thread(target=start, args=(number,)) for number in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert [jobs[number].ok().returncode for number in range(2)] == [0, 0]
+
+
+@pytest.mark.slow
+def test_the_log_has_every_warning_of_eight_ranks(tmp_path: Path) -> None:
+    job = train(tmp_path, "warn", nproc=8).ok()
+    assert job.run is not None
+    log = (job.run / "log" / "stderr.log").read_text()
+    for rank in range(8):
+        assert log.count(f"of rank {rank}\n") == 20
+    assert "×8 ranks" in job.stderr
