@@ -149,6 +149,12 @@ LANGUAGE_CODES: tuple[Code, ...] = (
         plan("host { cores = [0, 1] }"),
     ),
     Code(
+        "SG0120",
+        "file that is not text",
+        "A plan is UTF-8 text. The message names the first byte that is not.",
+        found="run",
+    ),
+    Code(
         "SG0121",
         "`--set` that cannot be read",
         "`--set` takes the address of one attribute and a value in the spelling of the language: "

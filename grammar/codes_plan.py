@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from sgplan.grammar.code import Code, plan
 
+
+def _cut(stages: int, partition: str) -> str:
+    """A plan with a pipeline and this `partition` block."""
+    mesh = f"mesh {{ pipe = {stages} }}\nschedule {{ microbatches = 8 }}"
+    return plan(f"{mesh}\npartition {partition}")
+
+
 PLAN_CODES: tuple[Code, ...] = (
     Code(
         "SG0301",
@@ -25,35 +32,23 @@ PLAN_CODES: tuple[Code, ...] = (
         "SG0304",
         "pin to a stage that does not exist",
         "Stages are counted from 0 to the size of axis `pipe` less one.",
-        plan(
-            'mesh { data = 2  pipe = 2 }\nschedule { microbatches = 8 }\npartition { pin = stage(2, "head") }'
-        ),
-        plan(
-            'mesh { data = 2  pipe = 2 }\nschedule { microbatches = 8 }\npartition { pin = stage(1, "head") }'
-        ),
+        _cut(2, '{ pin = stage(2, "head") }'),
+        _cut(2, '{ pin = stage(1, "head") }'),
     ),
     Code(
         "SG0305",
         "number of cuts that does not fit the stages",
         "With `by = manual` a stage starts at every module named in `cuts`, and the first stage at "
         "the start of the model: one cut less than there are stages.",
-        plan(
-            'mesh { pipe = 3 }\nschedule { microbatches = 8 }\npartition { by = manual  cuts = ["layers.4"] }'
-        ),
-        plan(
-            'mesh { pipe = 3 }\nschedule { microbatches = 8 }\npartition { by = manual  cuts = ["layers.4", "layers.8"] }'
-        ),
+        _cut(3, '{ by = manual  cuts = ["layers.4"] }'),
+        _cut(3, '{ by = manual  cuts = ["layers.4", "layers.8"] }'),
     ),
     Code(
         "SG0306",
         "module pinned to two stages",
         "A module belongs to one stage.",
-        plan(
-            'mesh { pipe = 2 }\nschedule { microbatches = 8 }\npartition { pin = [stage(0, "tok"), stage(1, "tok")] }'
-        ),
-        plan(
-            'mesh { pipe = 2 }\nschedule { microbatches = 8 }\npartition { pin = [stage(0, "tok"), stage(1, "head")] }'
-        ),
+        _cut(2, '{ pin = [stage(0, "tok"), stage(1, "tok")] }'),
+        _cut(2, '{ pin = [stage(0, "tok"), stage(1, "head")] }'),
     ),
     Code(
         "SG0307",

@@ -1,7 +1,7 @@
 """Diagnostics as data: what is wrong, where, the captured fact, and one cure.
 
 This module knows the shape of an error and nothing of its text layout; `render.py` makes text, and
-`to_wire` gives the machine form (`--json`) with the same fields. It imports the standard library only.
+`to_wire` gives the machine form (`--json`) with the same fields. Standard library only.
 """
 
 from __future__ import annotations

@@ -1,0 +1,105 @@
+"""`sgplan check`: what is wrong with a plan, from its text alone. Starts without torch."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from sgplan.failure import Failure
+from sgplan.grammar.check import check_text, sources_of
+from sgplan.grammar.diagnostics import Diagnostic, Refused
+from sgplan.grammar.plan import PlanFile
+from sgplan.grammar.source import decode
+from sgplan.refusal import print_diagnostics
+
+SCHEMA = 1
+STDIN = "-"
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser("check", help="what is wrong with a plan, without running it")
+    parser.add_argument("file", metavar="FILE", help="the plan, or - for standard input")
+    parser.add_argument("--json", action="store_true", help="the diagnostics as JSON on stdout")
+    parser.add_argument(
+        "--world", type=_world, metavar="N", help="also check what depends on the number of ranks"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="ADDRESS=VALUE",
+        help="set one attribute, as in `sync.bucket=4MiB`; may be repeated",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print every diagnostic; status 1 when there is an error."""
+    name = "<stdin>" if args.file == STDIN else args.file
+    text, plan, found = _checked(args.file, name, args.set, args.world)
+    if args.json:
+        print(json.dumps(_as_json(name, plan, found), indent=2, ensure_ascii=False))
+    else:
+        print_diagnostics(found, sources_of(text, name, args.set))
+        print(_ok(name, plan) if plan else _failed(name, found), file=_stream(plan))
+    return int(plan is None)
+
+
+def read(path: str) -> bytes:
+    """The bytes of a file or of standard input.
+
+    Raises:
+        Failure: it cannot be read.
+    """
+    if path == STDIN:
+        return sys.stdin.buffer.read()
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise Failure(f"`{path}` cannot be read: {error.strerror or error}") from error
+
+
+def _checked(
+    path: str, name: str, sets: list[str], world: int | None
+) -> tuple[str, PlanFile | None, list[Diagnostic]]:
+    try:
+        text = decode(read(path), name)
+    except Refused as refused:
+        return "", None, list(refused.diagnostics)
+    return text, *check_text(text, name, sets, world)
+
+
+def _world(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks")
+    return int(text)
+
+
+def _stream(plan: PlanFile | None) -> Any:
+    return sys.stderr if plan is None else sys.stdout
+
+
+def _ok(name: str, plan: PlanFile) -> str:
+    blocks = _counted(len(plan.blocks), "block")
+    overrides = f", {_counted(len(plan.overrides), 'override')}" if plan.overrides else ""
+    return f"{name}: ok ({blocks}{overrides})"
+
+
+def _failed(name: str, found: list[Diagnostic]) -> str:
+    errors = sum(diagnostic.severity == "error" for diagnostic in found)
+    return f"\n{name}: {_counted(errors, 'error')}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _as_json(name: str, plan: PlanFile | None, found: list[Diagnostic]) -> dict[str, Any]:
+    return {
+        "sgplan_check": SCHEMA,
+        "source": name,
+        "ok": plan is not None,
+        "diagnostics": [diagnostic.to_wire() for diagnostic in found],
+    }
