@@ -71,15 +71,24 @@ class GradientFact:
 
     Attributes:
         parameter: name in the unwrapped model.
-        position: index of the producing node in the graph's op list.
+        position: index of the producing node in the graph's op list; -1 when the graph hands
+            one of its inputs through.
         op: the producing op.
         module: module path of the producing op.
+        handed_over: index of the op behind which the reduction learns of it, when that is later:
+            a compiled graph hands gradients over in groups.
     """
 
     parameter: str
     position: int
     op: str
     module: str
+    handed_over: int | None = None
+
+    @property
+    def ready(self) -> int:
+        """Index of the op behind which its reduction can begin."""
+        return self.position if self.handed_over is None else self.handed_over
 
 
 @dataclass(frozen=True, slots=True)

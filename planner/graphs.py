@@ -92,7 +92,7 @@ def covering_call(calls: Iterable[Call], root: RootFact) -> Call | None:
     return next((c for c in main_calls(calls, root.name) if covers(c.backward, root)), None)
 
 
-def last_producer(graph: GraphFact, parameters: Iterable[str]) -> GradientFact:
-    """The gradient among `parameters` that becomes final last."""
+def last_ready(graph: GraphFact, parameters: Iterable[str]) -> GradientFact:
+    """The gradient among `parameters` that its reduction gets last."""
     wanted = set(parameters)
-    return max((g for g in graph.gradients if g.parameter in wanted), key=lambda g: g.position)
+    return max((g for g in graph.gradients if g.parameter in wanted), key=lambda g: g.ready)

@@ -63,15 +63,14 @@ def _diagnostic(sync: Sync, graph: GraphFact, start: Start) -> Diagnostic:
 
 
 def _facts(graph: GraphFact, start: Start) -> Iterator[str]:
-    count = len(graph.ops)
     behind = start.behind
-    place = f"`{behind.op}` of `{behind.module}`, op {behind.position + 1} of {count}"
+    place = f"`{start.place or 'an input of the graph'}`, op {behind.ready + 1} of {len(graph.ops)}"
     if behind == start.own:
-        yield f"its last gradient is that of `{start.own.parameter}`, final after {place}"
+        yield f"its last gradient is that of `{start.own.parameter}`, ready behind {place}"
     else:
         yield (
-            f"its own gradients are final after op {start.own.position + 1}, but it starts behind "
-            f"an earlier bucket, which waits for `{behind.parameter}`: {place}"
+            f"its own gradients are ready behind op {start.own.ready + 1}, but it starts behind an "
+            f"earlier bucket, which waits for `{behind.parameter}`: {place}"
         )
     if graph.heavy_after:
         last = graph.heavy_after[-1]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sgplan.planner.facts import GradientFact, GraphFact
-from sgplan.planner.graphs import last_producer
+from sgplan.planner.graphs import last_ready
 from sgplan.planner.program import Bucket
 
 
@@ -19,21 +19,18 @@ class Start:
     """One bucket's beginning.
 
     Attributes:
-        own: where its own last gradient becomes final.
+        own: the last of its own gradients.
         behind: the gradient it really waits for: its own, or a later one of an earlier bucket.
+        place: the op behind which it starts (`aten.mm.default of blocks.4.qkv`); empty when its
+            gradients need no op of the graph.
         heavy: matmuls and convolutions that still run after it.
     """
 
     bucket: Bucket
     own: GradientFact
     behind: GradientFact
+    place: str
     heavy: int
-
-    @property
-    def place(self) -> str:
-        """`aten.mm.default of blocks.4.qkv`; without a module at the root's own level."""
-        of = f" of {self.behind.module}" if self.behind.module else ""
-        return self.behind.op + of
 
 
 def starts(graph: GraphFact, buckets: Sequence[Bucket]) -> tuple[Start, ...]:
@@ -41,8 +38,19 @@ def starts(graph: GraphFact, buckets: Sequence[Bucket]) -> tuple[Start, ...]:
     found: list[Start] = []
     behind: GradientFact | None = None
     for bucket in buckets:
-        own = last_producer(graph, (slot.parameter for slot in bucket.slots))
-        behind = own if behind is None or own.position > behind.position else behind
-        heavy = sum(position > behind.position for position in graph.heavy_after)
-        found.append(Start(bucket, own, behind, heavy))
+        own = last_ready(graph, (slot.parameter for slot in bucket.slots))
+        behind = own if behind is None or own.ready > behind.ready else behind
+        heavy = sum(position > behind.ready for position in graph.heavy_after)
+        found.append(Start(bucket, own, behind, _place(graph, behind), heavy))
     return tuple(found)
+
+
+def _place(graph: GraphFact, gradient: GradientFact) -> str:
+    """The op behind which the gradient's reduction can begin, with its module."""
+    if gradient.ready < 0:
+        return ""
+    if gradient.ready == gradient.position:
+        op, module = gradient.op, gradient.module
+    else:
+        op, module = graph.ops[gradient.ready].op, graph.ops[gradient.ready].module
+    return f"{op} of {module}" if module else op

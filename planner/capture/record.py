@@ -43,6 +43,7 @@ def record_graph(
     region: str,
     *,
     gradients: Sequence[str | None] = (),
+    groups: Sequence[Sequence[int]] = (),
     names: ValueNames | None = None,
     modules: Collection[str] = (),
     variant: int = 0,
@@ -52,6 +53,7 @@ def record_graph(
     Args:
         region: qualified name and line of the captured frame.
         gradients: of a backward graph, by output: the parameter whose gradient it is, else None.
+        groups: outputs whose gradients are handed to the reduction together, behind the last.
         names: of the values at the region's edge.
         modules: module paths of the unwrapped model, to tell a wrapper's `module.` from a name.
         variant: counted up by recompilation.
@@ -79,7 +81,7 @@ def record_graph(
     return common(
         inputs=_tangents(graph, names),
         outputs=_grads(graph, gradients, names),
-        gradients=tuple(_gradients(graph, gradients, nodes, ops)),
+        gradients=tuple(_gradients(graph, gradients, groups, nodes, ops)),
         heavy_after=_heavy(ops),
     )
 
@@ -122,6 +124,7 @@ def _heavy(ops: Iterable[OpFact]) -> tuple[int, ...]:
 def _gradients(
     graph: fx.GraphModule,
     names: Sequence[str | None],
+    groups: Sequence[Sequence[int]],
     nodes: Sequence[fx.Node],
     ops: Sequence[OpFact],
 ) -> Iterable[GradientFact]:
@@ -132,14 +135,22 @@ def _gradients(
     place_of = {node: place for place, node in enumerate(nodes)}
     values = graph.graph.output_node().args[0]
     assert isinstance(values, (list, tuple))
-    for value, name in zip(values, names, strict=False):
-        if name is None or not isinstance(value, fx.Node):
+    places = [
+        place_of.get(memory_owner(value), -1) if isinstance(value, fx.Node) else -1
+        for value in values
+    ]
+    handed_over = {o: max(places[i] for i in group) for group in groups for o in group}
+    for output, (place, name) in enumerate(zip(places, names, strict=False)):
+        if name is None or values[output] is None:
             continue
-        place = place_of.get(memory_owner(value), -1)
-        op = ops[place] if place >= 0 else None
-        own_module = name.rpartition(".")[0]
+        op, module = (ops[place].op, ops[place].module) if place >= 0 else ("", "")
+        later = handed_over.get(output, place)
         yield GradientFact(
-            name, place, op.op if op else "", (op.module or own_module) if op else own_module
+            parameter=name,
+            position=place,
+            op=op,
+            module=module or name.rpartition(".")[0],
+            handed_over=later if later != place else None,
         )
 
 
