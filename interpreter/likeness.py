@@ -1,8 +1,8 @@
 """Whether the ranks run the same graphs, sizes left out, and reduce the same way: a note, or an error.
 
-Data-parallel ranks may differ in both, because communication depends on the bucket list only. Each
-rank publishes what it has when its first steps end and compares without waiting; under
-`agree = strict` it waits, and a difference ends the run.
+Data-parallel ranks may differ in both, because communication depends on the bucket list only. At the
+end of some early steps each rank publishes what it has, and compares what all had at that step when
+they have published it, without waiting; under `agree = strict` it waits, and a difference ends the run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from datetime import timedelta
 import torch.distributed as dist
 
 
-LOOKS = 32
+LOOKS = frozenset({1, 2, 4, 8, 16, 32})
 
 
 class Likeness:
@@ -30,33 +30,28 @@ class Likeness:
         self._root = root
         self._rank = rank
         self._ranks = range(world)
-        self._published = ""
-        self._looks = LOOKS
+        self._pending: list[int] = []
 
-    def publish(self, path: str, digests: Sequence[str]) -> None:
-        """Say how this rank reduces and what it captured; again when that changes."""
-        text = " ".join([path, *sorted(digests)])
-        if text != self._published:
-            self._published = text
-            self._store.set(self._key(self._rank), text)
-            self._looks = LOOKS
+    def publish(self, step: int, path: str, digests: Sequence[str]) -> None:
+        """At the steps that are looked at: say how this rank reduces and what it captured."""
+        if step in LOOKS:
+            self._store.set(self._key(step, self._rank), " ".join([path, *sorted(digests)]))
+            self._pending.append(step)
 
     def difference(self) -> str:
-        """How some rank differs from the first, in words; empty while nothing is known."""
-        if self._looks == 0:
-            return ""
-        self._looks -= 1
-        if not self._store.check([self._key(rank) for rank in self._ranks]):
-            return ""
-        return self._compare()
+        """How some rank differs from the first, in words; empty when none does or is not known yet."""
+        while self._pending and self._store.check(self._keys(self._pending[0])):
+            if found := self._compare(self._pending.pop(0)):
+                return found
+        return ""
 
-    def strict(self, timeout: float) -> str:
-        """The same, after waiting for every rank."""
-        self._store.wait([self._key(rank) for rank in self._ranks], timedelta(seconds=timeout))
-        return self._compare()
+    def strict(self, step: int, timeout: float) -> str:
+        """The same for one step, after waiting for every rank."""
+        self._store.wait(self._keys(step), timedelta(seconds=timeout))
+        return self._compare(step)
 
-    def _compare(self) -> str:
-        texts = [self._store.get(self._key(rank)).decode().split(" ") for rank in self._ranks]
+    def _compare(self, step: int) -> str:
+        texts = [self._store.get(key).decode().split(" ") for key in self._keys(step)]
         path, *graphs = texts[0]
         for rank, (other_path, *other_graphs) in enumerate(texts):
             if other_path != path:
@@ -67,8 +62,11 @@ class Likeness:
                 return f"graphs of `{self._root}` differ with sizes left out: {more}, {same} in common"
         return ""
 
-    def _key(self, rank: int) -> str:
-        return f"sgplan/likeness/{self._root}/{rank}"
+    def _keys(self, step: int) -> list[str]:
+        return [self._key(step, rank) for rank in self._ranks]
+
+    def _key(self, step: int, rank: int) -> str:
+        return f"sgplan/likeness/{self._root}/{step}/{rank}"
 
 
 def _words(path: str) -> str:

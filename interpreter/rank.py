@@ -499,10 +499,11 @@ class Rank:
             likeness = self._likeness.get(root.name)
             if likeness is None:
                 likeness = self._likeness[root.name] = Likeness(self.store, root.name, self.rank, self.world)
-            likeness.publish(root.path, [graph.shapeless_digest for graph in root.graphs])
+            step = self.steps.step + 1
+            likeness.publish(step, root.path, [graph.shapeless_digest for graph in root.graphs])
             capture = self.capture_of(root)
-            strict = capture.agree == "strict" and self.steps.step == 0
-            difference = likeness.strict(STRICT_WAIT) if strict else likeness.difference()
+            strict = capture.agree == "strict" and step == 1
+            difference = likeness.strict(step, STRICT_WAIT) if strict else likeness.difference()
             if difference and strict:
                 span = capture.origin("agree")
                 self.report([Diagnostic(
