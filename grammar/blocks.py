@@ -20,6 +20,7 @@ from sgplan.grammar.clauses import (
     Triton,
     Weighted,
 )
+from sgplan.grammar.compound import Call, ListOf, OneOf, OneOrMore, Parameter, either
 from sgplan.grammar.quantities import (
     LINK_RATE,
     MODULES,
@@ -45,15 +46,9 @@ from sgplan.grammar.values import (
     FILE_AND_NAME,
     MODEL_LABEL,
     QUALIFIED,
-    Call,
-    ListOf,
-    OneOf,
-    OneOrMore,
-    Parameter,
     String,
     ValueType,
     Word,
-    either,
     words,
 )
 

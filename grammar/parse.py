@@ -1,7 +1,7 @@
-"""Text to syntax tree, by the Lark grammar; what does not parse is named by `syntax_errors.py`.
+"""Text to syntax tree, by the Lark grammar.
 
-This module knows how Lark's trees become nodes, and how to go on behind a fault: the item that
-holds it is blanked and the rest parsed again, so that one run reports every broken item.
+This module knows Lark and how its trees become nodes; what to say of a text that does not parse is
+the business of `salvage.py`.
 """
 
 from __future__ import annotations
@@ -16,17 +16,9 @@ from lark import Lark, Transformer, UnexpectedCharacters, UnexpectedInput, Unexp
 from lark import Token as LarkToken
 from sgplan.grammar import ast
 from sgplan.grammar.diagnostics import Diagnostic, Label, Refused, Span
-from sgplan.grammar.scan import Places, Token, scan, through
-from sgplan.grammar.syntax_errors import (
-    diagnose,
-    faulty_tokens,
-    header_problem,
-    header_tokens,
-    segments,
-)
+from sgplan.grammar.scan import Places, scan, through
 
 LANGUAGE = 1
-_MOST_ERRORS = 20
 
 
 @v_args(meta=True)
@@ -121,20 +113,32 @@ def parse(text: str, name: str) -> ast.Document:
         Refused: with every syntax error that was found.
     """
     places = Places(name, text)
-    tokens = scan(text, places)
-    problems = header_problem(tokens, places, LANGUAGE)
-    if any(problem.code == "SG0102" for problem in problems):
-        raise Refused(problems)
-    readable, found = faulty_tokens(text, places)
-    problems += sorted(found + _broken_items(readable, places), key=_position)
-    if problems:
-        raise Refused(problems)
-    tree = _lark().parse(text, start="start")
+    try:
+        tree = _lark().parse(text, start="start")
+    except UnexpectedInput:
+        # Imported here: a text that parses, which is most of them, never pays for it.
+        from sgplan.grammar.salvage import syntax_problems
+
+        raise Refused(syntax_problems(text, places, LANGUAGE, _parse_body)) from None
     version, *items = _Nodes(text, places).transform(tree).children
+    if version.text != str(LANGUAGE):
+        raise Refused([other_version(version.text, version.span, LANGUAGE)])
     comments = tuple(
-        ast.Comment(token.text.rstrip(), token.span) for token in tokens if token.kind == "comment"
+        ast.Comment(token.text.rstrip(), token.span)
+        for token in scan(text, places)
+        if token.kind == "comment"
     )
     return ast.Document(version, tuple(items), comments, name, text)
+
+
+def other_version(written: str, place: Span, language: int) -> Diagnostic:
+    """The file is in a version of the language that is not known here."""
+    return Diagnostic(
+        "SG0102",
+        f"version {written} of the language is not known here",
+        Label(place, f"this sgplan reads version {language}"),
+        help=f"write `sgplan {language}`, or install an sgplan that reads this version",
+    )
 
 
 def parse_set(text: str, places: Places, start: int, end: int) -> ast.Assignment:
@@ -144,80 +148,30 @@ def parse_set(text: str, places: Places, start: int, end: int) -> ast.Assignment
         Refused: it is not `kind.label.attr=value`.
     """
     only = " " * start + text[start:end]
-    readable, found = faulty_tokens(only, places)
-    if found:
-        raise Refused(found)
     try:
-        tree = _lark().parse(readable, start="setting")
+        tree = _lark().parse(only, start="setting")
     except UnexpectedInput as error:
-        raise Refused([_bad_set(text, places, start, end, error)]) from None
+        from sgplan.grammar.salvage import set_problems
+
+        offset = _offset(error, len(only))
+        raise Refused(set_problems(only, places, start, offset)) from None
     *path, value = _Nodes(text, places).transform(tree).children
     return ast.Assignment(tuple(path), value, places.span(start, end))
 
 
-def _bad_set(text: str, places: Places, start: int, end: int, error: UnexpectedInput) -> Diagnostic:
-    offset = min(_offset(error, len(text)), end)
-    at_end = offset >= end
-    label = Label(
-        places.span(start, end) if at_end else places.span(offset, end),
-        "it ends too early" if at_end else "cannot be read from here on",
-    )
-    return Diagnostic(
-        code="SG0121",
-        message=f"`{text[start:end]}` is not an address and a value",
-        primary=label,
-        help="write `--set kind.attribute=value`, or `--set kind.label.attribute=value`; "
-        "quote strings inside the value",
-    )
-
-
-def _broken_items(text: str, places: Places) -> list[Diagnostic]:
-    """The first fault of every item that does not parse."""
-    found: list[Diagnostic] = []
-    header = header_tokens(scan(text, places))
-    body: str | None = _blanked(text, 0, header[-1].span.end) if header else text
-    while body is not None and len(found) < _MOST_ERRORS:
-        try:
-            _lark().parse(body, start="body")
-        except UnexpectedInput as error:
-            tokens = [token for token in scan(body, places) if token.kind != "comment"]
-            problem = diagnose(tokens, _token_at(tokens, _offset(error, len(body))), places)
-            found.append(problem)
-            body = _without_item(body, tokens, problem)
-        else:
-            body = None
-    return found
-
-
-def _without_item(text: str, tokens: list[Token], problem: Diagnostic) -> str | None:
-    """The text with the faulty item blanked, None when that leaves nothing to go on with."""
-    assert problem.primary is not None
-    at = problem.primary.span.start
-    for start, end in segments(tokens):
-        if start <= at < end:
-            return _blanked(text, start, end)
+def _parse_body(text: str) -> int | None:
+    """Where a text without its header stops to make sense; None when all of it does."""
+    try:
+        _lark().parse(text, start="body")
+    except UnexpectedInput as error:
+        return _offset(error, len(text))
     return None
-
-
-def _blanked(text: str, start: int, end: int) -> str:
-    """The text with a stretch of it replaced by spaces; lines stay lines."""
-    return text[:start] + re.sub(r"[^\n]", " ", text[start:end]) + text[end:]
 
 
 def _offset(error: UnexpectedInput, end: int) -> int:
     if isinstance(error, UnexpectedToken):
         return end if error.token.type == "$END" else int(error.token.start_pos or 0)
-    if isinstance(error, UnexpectedCharacters):
-        return int(error.pos_in_stream or 0)
-    return end
-
-
-def _token_at(tokens: list[Token], offset: int) -> int:
-    return next((i for i, token in enumerate(tokens) if token.span.end > offset), len(tokens))
-
-
-def _position(problem: Diagnostic) -> int:
-    return problem.primary.span.start if problem.primary else 0
+    return int(error.pos_in_stream or 0) if isinstance(error, UnexpectedCharacters) else end
 
 
 @cache

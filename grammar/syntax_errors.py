@@ -6,156 +6,16 @@ nothing. This module knows the grammar only as far as naming faults needs it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
-from sgplan.grammar.blocks import ATTRIBUTE_NAMES, KINDS, SPEC_OF, blocks_with
+from sgplan.grammar.blocks import ATTRIBUTE_NAMES, SPEC_OF, blocks_with
 from sgplan.grammar.diagnostics import Diagnostic, Label, Span
 from sgplan.grammar.nearest import joined, nearest
-from sgplan.grammar.scan import Places, Token, scan, through
+from sgplan.grammar.scan import Places, Token, through
 from sgplan.grammar.units import UNITS, meant
 
-_CLOSER = {"{": "}", "[": "]", "(": ")"}
-_ITEM_WORDS = (*KINDS, "let", "override")
-
-
-def header_problem(tokens: Sequence[Token], places: Places, language: int) -> list[Diagnostic]:
-    """What is wrong with the first line, if anything."""
-    words = header_tokens(tokens)
-    if len(words) < 2:
-        first = next((token.span for token in tokens if token.kind != "comment"), None)
-        place = first or places.span(0, 0)
-        return [
-            Diagnostic(
-                "SG0101",
-                "the file does not start with its version",
-                Label(place, "no number behind it" if words else "the header belongs before this"),
-                help=f"write `sgplan {language}` as the first line",
-            )
-        ]
-    if words[1].text != str(language):
-        return [
-            Diagnostic(
-                "SG0102",
-                f"version {words[1].text} of the language is not known here",
-                Label(words[1].span, f"this sgplan reads version {language}"),
-                help=f"write `sgplan {language}`, or install an sgplan that reads this version",
-            )
-        ]
-    return []
-
-
-def header_tokens(tokens: Sequence[Token]) -> list[Token]:
-    """`sgplan` and its version, as far as they are there."""
-    first = [token for token in tokens if token.kind != "comment"][:2]
-    if not first or first[0].text != "sgplan":
-        return []
-    return first if first[-1].kind == "quantity" else first[:1]
-
-
-def faulty_tokens(text: str, places: Places) -> tuple[str, list[Diagnostic]]:
-    """Strings that do not hold, and the text with them made readable, every place unmoved."""
-    found: list[Diagnostic] = []
-    readable = text
-    for token in scan(text, places):
-        fault = _FAULTS.get(token.kind)
-        problem = fault(token) if fault else None
-        if problem is None:
-            continue
-        found.append(problem)
-        length = len(_BEHIND.sub("", token.text)) if token.kind == "unclosed" else len(token.text)
-        stand_in = f'"{"_" * (length - 2)}"' if length > 1 else "_"
-        end = token.span.start + length
-        readable = readable[: token.span.start] + stand_in + readable[end:]
-    return readable, found
-
-
-def _within(token: Token, offset: int, length: int) -> Span:
-    span = token.span
-    start = span.start + offset
-    return Span(span.source, start, start + length, span.line, span.column + offset)
-
-
-def _bad_escape(token: Token) -> Diagnostic | None:
-    for match in re.finditer(r"\\(.)", token.text):
-        if match.group(1) not in '"\\':
-            start = token.span.start + match.start()
-            place = Span(
-                token.span.source,
-                start,
-                start + 2,
-                token.span.line,
-                token.span.column + match.start(),
-            )
-            return Diagnostic(
-                "SG0106",
-                f"`{match.group()}` is not an escape",
-                Label(place, 'only `\\"` and `\\\\` are'),
-                help="write `\\\\` for a backslash",
-            )
-    return None
-
-
-def _unclosed_string(token: Token) -> Diagnostic:
-    return Diagnostic(
-        "SG0106",
-        "the string does not end on its line",
-        Label(_within(token, 0, 1), "it starts here"),
-        help='close it with `"`',
-    )
-
-
-def _single_quotes(token: Token) -> Diagnostic:
-    inside = token.text.strip("'")
-    return Diagnostic(
-        "SG0105",
-        "strings have double quotes",
-        Label(token.span, "single quotes"),
-        help=f'write `"{inside}"`',
-    )
-
-
-# Closing brackets at the end of an unclosed string: they more likely belong to the block.
-_BEHIND = re.compile(r"[\s}\])]*$")
-
-_FAULTS: dict[str, Callable[[Token], Diagnostic | None]] = {
-    "string": _bad_escape,
-    "unclosed": _unclosed_string,
-    "single": _single_quotes,
-}
-
-
-def segments(tokens: Sequence[Token]) -> list[tuple[int, int]]:
-    """Start and end of every item, as far as broken text shows them.
-
-    An item starts at depth 0; a block kind at the start of a line starts one at any depth, so that
-    an unclosed brace does not swallow the rest of the file.
-    """
-    starts: list[int] = []
-    depth = line = 0
-    for index, token in enumerate(tokens):
-        new_line, line = token.span.line != line, token.span.line
-        first = token.kind == "name" and (new_line or _starts_item(tokens, index))
-        if (depth <= 0 and first) or (token.span.column == 1 and token.text in _ITEM_WORDS):
-            starts.append(index)
-            depth = 0
-        depth += (token.text in _CLOSER) - (token.text in _CLOSER.values())
-    if tokens and (not starts or starts[0] != 0):
-        starts.insert(0, 0)
-    bounds = [*starts, len(tokens)]
-    return [(tokens[start].span.start, tokens[end - 1].span.end) for start, end in pairwise(bounds)]
-
-
-def _starts_item(tokens: Sequence[Token], index: int) -> bool:
-    """Whether a name at depth 0 begins a `let` or a block, not a value inside one."""
-    if tokens[index].text in ("let", "override"):
-        return True
-    behind = tokens[index + 1 : index + 3]
-    if behind and behind[0].kind == "string":
-        behind = behind[1:]
-    return bool(behind) and behind[0].text == "{"
+CLOSER = {"{": "}", "[": "]", "(": ")"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +43,9 @@ class _Stop:
         """Indices of the brackets that are open here, outermost first."""
         stack: list[int] = []
         for index, token in enumerate(self.tokens[: self.at]):
-            if token.text in _CLOSER:
+            if token.text in CLOSER:
                 stack.append(index)
-            elif token.text in _CLOSER.values() and stack:
+            elif token.text in CLOSER.values() and stack:
                 stack.pop()
         return stack
 
@@ -248,11 +108,11 @@ def _block_inside_block(stop: _Stop) -> Diagnostic | None:
 def _unclosed(stop: _Stop) -> Diagnostic | None:
     """The text ends, or another bracket closes, while one is open."""
     stack = stop.open
-    closes = stop.here.text in _CLOSER.values()
+    closes = stop.here.text in CLOSER.values()
     if not stack or (stop.here.text and not closes) or stop.token(-1).text == "=":
         return None
     opener = stop.tokens[stack[-1]]
-    closer = _CLOSER[opener.text]
+    closer = CLOSER[opener.text]
     if stop.here.text == closer:
         return None
     place = stop.head(stack[-1]) if opener.text == "{" else opener.span

@@ -10,7 +10,7 @@ from typing import Any
 
 from sgplan.failure import Failure
 from sgplan.grammar.check import check_text, sources_of
-from sgplan.grammar.diagnostics import Diagnostic, Refused
+from sgplan.grammar.diagnostics import Diagnostic, Label, Refused
 from sgplan.grammar.plan import PlanFile
 from sgplan.grammar.source import decode
 from sgplan.refusal import print_diagnostics
@@ -101,5 +101,26 @@ def _as_json(name: str, plan: PlanFile | None, found: list[Diagnostic]) -> dict[
         "sgplan_check": SCHEMA,
         "source": name,
         "ok": plan is not None,
-        "diagnostics": [diagnostic.to_wire() for diagnostic in found],
+        "diagnostics": [_diagnostic(diagnostic) for diagnostic in found],
+    }
+
+
+def _diagnostic(diagnostic: Diagnostic) -> dict[str, Any]:
+    """The wire form, with places as objects instead of rows."""
+    primary = diagnostic.primary
+    return diagnostic.to_wire() | {
+        "primary": None if primary is None else _place(primary),
+        "secondary": [_place(label) for label in diagnostic.secondary],
+    }
+
+
+def _place(label: Label) -> dict[str, Any]:
+    span = label.span
+    return {
+        "source": span.source,
+        "line": span.line,
+        "column": span.column,
+        "start": span.start,
+        "end": span.end,
+        "label": label.text,
     }
