@@ -61,7 +61,11 @@ class Agreement:
                 self.store.wait(keys, PATIENCE)
                 break
             except RuntimeError:
-                absent = [r for r, key in zip(self.ranks, keys, strict=True) if not self.store.check([key])]
+                absent = [
+                    r
+                    for r, key in zip(self.ranks, keys, strict=True)
+                    if not self.store.check([key])
+                ]
                 if time.monotonic() > until:
                     raise TimeoutError(f"ranks {absent} did not enter DDP") from None
                 if absent:

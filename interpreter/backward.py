@@ -24,8 +24,12 @@ def install(rank: Rank, planned: Callable[[], None] | None) -> None:
 
     @functools.wraps(original)
     def backward(
-        tensors: torch.Tensor | Sequence[torch.Tensor], grad_tensors: Any = None, retain_graph: bool | None = None,
-        create_graph: bool = False, grad_variables: Any = None, inputs: Any = None,
+        tensors: torch.Tensor | Sequence[torch.Tensor],
+        grad_tensors: Any = None,
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+        grad_variables: Any = None,
+        inputs: Any = None,
     ) -> None:
         if planned is not None and any(root.called for root in rank.roots):
             planned()

@@ -24,7 +24,17 @@ class BucketBuffer:
         wire: the buffer in the wire's dtype while it is in use.
     """
 
-    __slots__ = ("_device", "_dtype", "_own_uses", "bucket", "flat", "missing", "views", "wire", "work")
+    __slots__ = (
+        "_device",
+        "_dtype",
+        "_own_uses",
+        "bucket",
+        "flat",
+        "missing",
+        "views",
+        "wire",
+        "work",
+    )
 
     def __init__(self, bucket: Bucket, dtype: torch.dtype, device: torch.device) -> None:
         self.bucket = bucket

@@ -44,7 +44,11 @@ class Compiling:
     """
 
     def __init__(
-        self, rank: Rank, record: Record, encode: Callable[[GraphFact], Any], decode: Callable[[Any], GraphFact]
+        self,
+        rank: Rank,
+        record: Record,
+        encode: Callable[[GraphFact], Any],
+        decode: Callable[[Any], GraphFact],
     ) -> None:
         self._rank = rank
         self._record = record
@@ -107,7 +111,9 @@ class Compiling:
             compiled.forward = self._counted(compiled.forward, unwrapped(model))
         return compiled
 
-    def script_compiles_in_place(self, module: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> None:
+    def script_compiles_in_place(
+        self, module: nn.Module, args: tuple[Any, ...], given: dict[str, Any]
+    ) -> None:
         """`module.compile(…)` of the script."""
         self.prepare()
         if given.get("backend") not in OURS:
@@ -130,10 +136,16 @@ class Compiling:
         return outer
 
     def _foreign(self, model: Any, backend: Any) -> None:
-        name = backend if isinstance(backend, str) else getattr(backend, "__name__", type(backend).__name__)
+        name = (
+            backend
+            if isinstance(backend, str)
+            else getattr(backend, "__name__", type(backend).__name__)
+        )
         root = self._rank.root_of(unwrapped(model)) if isinstance(model, nn.Module) else None
         why = f"the script compiles with backend `{name}`, which is left alone"
-        self._rank.once(events.FallbackTaken, "" if root is None else root.name, "no in-graph reductions", why)
+        self._rank.once(
+            events.FallbackTaken, "" if root is None else root.name, "no in-graph reductions", why
+        )
 
     def _override(self, given: dict[str, Any]) -> None:
         """What the plan writes wins over the script's arguments, and is printed."""
@@ -145,7 +157,9 @@ class Compiling:
 
     def _set(self, given: dict[str, Any], name: str, value: bool) -> None:
         if name in given and given[name] != value:
-            self._rank.once(events.SettingOverridden, f"torch.compile({name}=)", str(given[name]), str(value))
+            self._rank.once(
+                events.SettingOverridden, f"torch.compile({name}=)", str(given[name]), str(value)
+            )
         given[name] = value
 
     # --- capture -----------------------------------------------------------------------------------
@@ -199,7 +213,9 @@ class Compiling:
             return [root.module]
         found = [m for m in root.module.modules() if names_class(region, type(m))]
         if not found:
-            self._rank.report([_no_region(self._rank.capture_of(root).origin("region"), region, root)])
+            self._rank.report(
+                [_no_region(self._rank.capture_of(root).origin("region"), region, root)]
+            )
         return found
 
     def capture(self, module: nn.Module, given: dict[str, Any]) -> None:
@@ -216,7 +232,11 @@ class Compiling:
     # --- the backend -------------------------------------------------------------------------------
 
     def compile(
-        self, gm: fx.GraphModule, inputs: Sequence[Any], patches: dict[str, Any], name: str | None,
+        self,
+        gm: fx.GraphModule,
+        inputs: Sequence[Any],
+        patches: dict[str, Any],
+        name: str | None,
         stock: Callable[[], Any],
     ) -> Any:
         """Compile one Dynamo graph for the root that owns its parameters."""
@@ -233,13 +253,20 @@ class Compiling:
 
     def _eager_recorder(self, root: Root) -> Callable[..., Any]:
         def record_only(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
-            return self._run(GraphRecorder(self._recording(root, gm, inputs)), root, gm, inputs, {}, None)
+            return self._run(
+                GraphRecorder(self._recording(root, gm, inputs)), root, gm, inputs, {}, None
+            )
 
         return record_only
 
     def _run(
-        self, compiler: Any, root: Root | None, gm: fx.GraphModule, inputs: Sequence[Any],
-        patches: dict[str, Any], name: str | None,
+        self,
+        compiler: Any,
+        root: Root | None,
+        gm: fx.GraphModule,
+        inputs: Sequence[Any],
+        patches: dict[str, Any],
+        name: str | None,
     ) -> Any:
         rank = self._rank
         region, why = self._region(root)
@@ -261,25 +288,47 @@ class Compiling:
             if any(fact.digest == known.digest for known in root.graphs):
                 continue
             root.graphs.append(fact)
-            self._rank.emit(events.GraphCaptured, root.name, fact.direction, fact.digest, fact.region, len(fact.ops))
+            self._rank.emit(
+                events.GraphCaptured,
+                root.name,
+                fact.direction,
+                fact.digest,
+                fact.region,
+                len(fact.ops),
+            )
         if outcome.graphs is None:
-            self._rank.once(events.NoteAdded, "capture", f"a graph of `{root.name}` came from a cache without its listing")
+            self._rank.once(
+                events.NoteAdded,
+                "capture",
+                f"a graph of `{root.name}` came from a cache without its listing",
+            )
         program = self._rank.lower()
         if any(graph.direction == "backward" for graph in root.graphs):
-            self._rank.report(self._rank.planner.overlap(self._rank.plan, self._rank.facts(), program))
+            self._rank.report(
+                self._rank.planner.overlap(self._rank.plan, self._rank.facts(), program)
+            )
 
-    def _recording(self, root: Root | None, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    def _recording(
+        self, root: Root | None, gm: fx.GraphModule, inputs: Sequence[Any]
+    ) -> Callable[..., Any]:
         region, _ = self._region(root)
         parameters = self._input_names(root, inputs)
-        modules = [] if root is None else [plain_name(name) for name, _ in root.module.named_modules()]
+        modules = (
+            [] if root is None else [plain_name(name) for name, _ in root.module.named_modules()]
+        )
         signature = [] if root is None else list(inspect.signature(root.module.forward).parameters)
         names = ValueNames(input_names(gm, inputs, signature), output_names(gm))
 
         def record(graph: fx.GraphModule, direction: Any, example: Sequence[Any]) -> Any:
             gradients: list[str | None] = []
             if direction == "backward":
-                gradients = [None if place is None else parameters[place] for place in torch_api.gradient_inputs(graph)]
-            fact = self._record(graph, direction, region, gradients=gradients, names=names, modules=modules)
+                gradients = [
+                    None if place is None else parameters[place]
+                    for place in torch_api.gradient_inputs(graph)
+                ]
+            fact = self._record(
+                graph, direction, region, gradients=gradients, names=names, modules=modules
+            )
             return self._encode(fact)
 
         return record
@@ -303,10 +352,14 @@ class Compiling:
             return known
         parameters = trainable(module)
         ids = {id(parameter) for _, parameter in parameters}
-        if not parameters or any(id(p) in ids for root in self._rank.roots for _, p in root.parameters):
+        if not parameters or any(
+            id(p) in ids for root in self._rank.roots for _, p in root.parameters
+        ):
             return None
         name = self._rank.names.name(module)
-        root = Root(name, module, "compiled", "inductor", "none", "the script compiles it", parameters)
+        root = Root(
+            name, module, "compiled", "inductor", "none", "the script compiles it", parameters
+        )
         self._rank.add_root(root)
         return root
 
@@ -321,7 +374,9 @@ class Compiling:
 
         return counted
 
-    def _whole(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _whole(
+        self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """A compiled call; under `graph = whole` a graph break is the plan's error, not the script's."""
         capture = self._rank.plan.capture_of(None)
         if capture.graph != "whole":
@@ -350,8 +405,12 @@ def _planned_wrapper(compiling: Compiling) -> type:
     class PlannedInductor(torch_api.inductor_wrapper()):
         compiler_name = "sgplan"
 
-        def __call__(self, model_: fx.GraphModule, inputs_: Sequence[Any], *, config_patches: Any = None) -> Any:
-            stock = functools.partial(super().__call__, model_, inputs_, config_patches=config_patches)
+        def __call__(
+            self, model_: fx.GraphModule, inputs_: Sequence[Any], *, config_patches: Any = None
+        ) -> Any:
+            stock = functools.partial(
+                super().__call__, model_, inputs_, config_patches=config_patches
+            )
             patches = {**self.config, **(config_patches or {})}
             return compiling.compile(model_, inputs_, patches, getattr(self, "name", None), stock)
 
@@ -396,7 +455,9 @@ def _graph_break(capture: Any, text: str) -> Diagnostic:
 
 
 def _no_region(span: Any, region: str, root: Root) -> Diagnostic:
-    classes = sorted({f"{type(m).__module__}:{type(m).__qualname__}" for m in root.module.modules()})
+    classes = sorted(
+        {f"{type(m).__module__}:{type(m).__qualname__}" for m in root.module.modules()}
+    )
     return Diagnostic(
         "SG0504",
         f"`{region}` is no class of a module in `{root.name}`",
@@ -404,4 +465,3 @@ def _no_region(span: Any, region: str, root: Root) -> Diagnostic:
         notes=(f"its classes: {', '.join(plain_name(c) for c in classes[:12])}",),
         help="name one of its classes as `module:Class`",
     )
-

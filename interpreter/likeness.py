@@ -59,7 +59,9 @@ class Likeness:
             if other_graphs != graphs:
                 more = f"{len(graphs)} graphs on rank 0, {len(other_graphs)} on rank {rank}"
                 same = len(set(graphs) & set(other_graphs))
-                return f"graphs of `{self._root}` differ with sizes left out: {more}, {same} in common"
+                return (
+                    f"graphs of `{self._root}` differ with sizes left out: {more}, {same} in common"
+                )
         return ""
 
     def _keys(self, step: int) -> list[str]:
@@ -71,5 +73,3 @@ class Likeness:
 
 def _words(path: str) -> str:
     return {"in_graph": "in-graph reductions", "hooks": "hooks"}.get(path, path)
-
-

@@ -1,70 +1,96 @@
-"""What could not be captured: graph breaks, frames over the recompile limit, roots without a graph.
+"""What could not be captured: graph breaks and frames over the recompile limit, each with its place.
 
-Reads Dynamo's counters and its own warning; refuses to guess reasons.
+Listens to Dynamo's own log records, which carry the place and the reason; refuses to guess either.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import re
-import sys
 from collections.abc import Callable
 
-from sgplan.planner import torch_api
 from sgplan.planner.facts import MissFact
 
-_LIMIT = re.compile(r"hit config\.(\S+) \((\d+)\)\s+function: '([^']*)'(?:.*?last reason: ([^\n]*))?", re.S)
+# Dynamo's artifact loggers for graph breaks, and its warning that a frame runs eagerly from now on.
+BREAK_LOGGERS = (
+    "torch._dynamo.symbolic_convert.__graph_breaks",
+    "torch._dynamo.convert_frame.__graph_breaks",
+)
+LIMIT_LOGGER = "torch._dynamo.convert_frame"
+
+_PLACE = re.compile(r"in user code at (?P<file>.+):(?P<line>\d+)")
+_SKIPPED = re.compile(r"skip tracing the frame (?P<name>\S+) \((?P<file>.+) line (?P<line>\d+)\)")
+_REASON = re.compile(r"Graph Break Reason: (?P<text>[^\n]*)")
+_EXPLANATION = re.compile(r"Explanation: (?P<text>[^\n]*)")
+_LIMIT = re.compile(
+    r"hit config\.(?P<setting>\S+) \((?P<limit>\d+)\)\s+function: '(?P<function>[^']*)'"
+    r"(?:.*?last reason: (?P<reason>[^\n]*))?",
+    re.S,
+)
 
 
 class Misses:
-    """Collects misses of one process; each is handed out once.
-
-    Attributes:
-        found: in the order in which they were seen.
-    """
+    """Hands out each miss of this process once."""
 
     def __init__(self, say: Callable[[MissFact], None]) -> None:
         self._say = say
-        self._breaks: dict[str, int] = {}
-        self.found: list[MissFact] = []
+        self._said: set[MissFact] = set()
 
     def install(self) -> None:
-        """Listen to Dynamo's warning that a frame runs eagerly from now on."""
-        logging.getLogger("torch._dynamo.convert_frame").addHandler(_LimitHandler(self._add))
-
-    def collect(self) -> None:
-        """Look at the graph breaks counted since the last time."""
-        if "torch._dynamo.utils" not in sys.modules:
-            return
-        for text, count in torch_api.dynamo_counters()["graph_break"].items():
-            if self._breaks.get(text) is None:
-                self._add(_from_break(text))
-            self._breaks[text] = count
+        """Listen to the loggers, without printing what the script did not ask to see."""
+        for name in BREAK_LOGGERS:
+            logger = logging.getLogger(name)
+            if not logger.isEnabledFor(logging.DEBUG):
+                logger.setLevel(logging.DEBUG)
+                logger.propagate = False
+            logger.addHandler(_Listener(self._add, graph_break))
+        logging.getLogger(LIMIT_LOGGER).addHandler(_Listener(self._add, limit_spent))
 
     def _add(self, miss: MissFact) -> None:
-        if miss not in self.found:
-            self.found.append(miss)
+        if miss not in self._said:
+            self._said.add(miss)
             self._say(miss)
 
 
-def _from_break(text: str) -> MissFact:
-    """Dynamo's graph break text: a headline, an explanation, hints, and the developer's context."""
-    lines = [line.strip() for line in text.strip().splitlines()]
-    headline = lines[0] if lines else "graph break"
-    explanation = next((line.partition(":")[2].strip() for line in lines if line.startswith("Explanation:")), "")
-    return MissFact(headline, explanation or headline)
-
-
-class _LimitHandler(logging.Handler):
-    """`torch._dynamo hit config.recompile_limit (8) function: 'forward' … last reason: …`."""
-
-    def __init__(self, add: Callable[[MissFact], None]) -> None:
-        super().__init__(logging.WARNING)
+class _Listener(logging.Handler):
+    def __init__(
+        self, add: Callable[[MissFact], None], read: Callable[[str], MissFact | None]
+    ) -> None:
+        super().__init__(logging.DEBUG)
         self._add = add
+        self._read = read
 
     def emit(self, record: logging.LogRecord) -> None:
-        found = _LIMIT.search(record.getMessage())
-        if found is not None:
-            setting, limit, function, reason = found.groups()
-            why = f"fell back to eager: {setting} {limit} is spent; the last reason: {(reason or 'not given').strip()}"
-            self._add(MissFact(function, why))
+        miss = self._read(record.getMessage())
+        if miss is not None:
+            self._add(miss)
+
+
+def graph_break(text: str) -> MissFact | None:
+    """A graph break (`train.py:12`) or a skipped frame (`forward, train.py:8`), None for other text."""
+    skipped = _SKIPPED.search(text)
+    place = skipped or _PLACE.search(text)
+    if place is None:
+        return None
+    where = f"{os.path.basename(place['file'])}:{place['line']}"
+    if skipped is not None:
+        return MissFact(
+            f"{skipped['name']}, {where}",
+            "the frame runs as plain Python: it cannot be resumed after a graph break",
+        )
+    # The headline names the bytecode that was traced; the explanation says what the user did.
+    reason = _EXPLANATION.search(text) or _REASON.search(text)
+    return MissFact(where, "graph break" if reason is None else reason["text"].strip())
+
+
+def limit_spent(text: str) -> MissFact | None:
+    """A function that fell back to eager because it was compiled too often."""
+    found = _LIMIT.search(text)
+    if found is None:
+        return None
+    last = (found["reason"] or "not given").strip()
+    return MissFact(
+        found["function"],
+        f"fell back to eager: {found['setting']} {found['limit']} is spent; the last reason: {last}",
+    )

@@ -20,7 +20,9 @@ _LIBRARY = torch.library.Library("sgplan", "DEF")
 _LIBRARY.define("ready(Tensor[] grads, int[] inputs, int[] strides) -> Tensor[]", tags=_FLEXIBLE)
 
 
-def _ready(grads: Sequence[torch.Tensor], inputs: Sequence[int], strides: Sequence[int]) -> list[torch.Tensor]:
+def _ready(
+    grads: Sequence[torch.Tensor], inputs: Sequence[int], strides: Sequence[int]
+) -> list[torch.Tensor]:
     """Give each gradient to its reducer, or return a copy of it.
 
     Args:
@@ -35,18 +37,25 @@ def _ready(grads: Sequence[torch.Tensor], inputs: Sequence[int], strides: Sequen
         owner = owners.get(place)
         if owner is None:
             slot = torch.empty_strided(
-                grad.shape, strides[first : first + grad.dim()], dtype=grad.dtype, device=grad.device
+                grad.shape,
+                strides[first : first + grad.dim()],
+                dtype=grad.dtype,
+                device=grad.device,
             ).copy_(grad)
         else:
             slot = owner.take(grad)
         slots.append(slot)
         first += grad.dim()
-    for reducer in {id(owner.reducer): owner.reducer for place in inputs if (owner := owners.get(place))}.values():
+    for reducer in {
+        id(owner.reducer): owner.reducer for place in inputs if (owner := owners.get(place))
+    }.values():
         reducer.advance()
     return slots
 
 
-def _ready_meta(grads: Sequence[torch.Tensor], inputs: Sequence[int], strides: Sequence[int]) -> list[torch.Tensor]:
+def _ready_meta(
+    grads: Sequence[torch.Tensor], inputs: Sequence[int], strides: Sequence[int]
+) -> list[torch.Tensor]:
     slots: list[torch.Tensor] = []
     first = 0
     for grad in grads:

@@ -24,7 +24,9 @@ Entering = Callable[[Root, nn.Module], None]
 class Outermost:
     """Finds such roots for one rank."""
 
-    def __init__(self, rank: Rank, entering: Entering, compiles: Callable[[nn.Module], bool]) -> None:
+    def __init__(
+        self, rank: Rank, entering: Entering, compiles: Callable[[nn.Module], bool]
+    ) -> None:
         self._rank = rank
         self._entering = entering
         self._compiles = compiles
@@ -66,7 +68,9 @@ class Outermost:
         if self._rank.root_of(inner) is not None or not parameters or self._compiles(inner):
             return None
         name = self._rank.names.name(inner)
-        root = Root(name, inner, "module", "eager", "none", "the script runs it eagerly", parameters)
+        root = Root(
+            name, inner, "module", "eager", "none", "the script runs it eagerly", parameters
+        )
         self._roots[id(module)] = root
         self._rank.add_root(root)
         self._entering(root, inner)

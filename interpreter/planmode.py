@@ -41,7 +41,6 @@ class PlanMode:
     def finish(self) -> None:
         """The script came to its first backward or optimizer step: the plan is complete."""
         rank = self._rank
-        rank.misses.collect()
         rank.report(rank.unmatched_models())
         rank.write_part()
         self._publish()

@@ -78,8 +78,14 @@ class Rank:
     """
 
     def __init__(
-        self, plan: Plan, mode: Mode, folder: Path, rank: int, recorder: Callable[[], Recorder],
-        planner: Planner, expect: Any,
+        self,
+        plan: Plan,
+        mode: Mode,
+        folder: Path,
+        rank: int,
+        recorder: Callable[[], Recorder],
+        planner: Planner,
+        expect: Any,
     ) -> None:
         self.plan = plan
         self.mode: Mode = mode
@@ -159,7 +165,6 @@ class Rank:
             return
         self._ended = True
         self.steps.script_ends()
-        self.misses.collect()
         self.uncaptured()
         self.publish_end()
         self.write_part()
@@ -188,7 +193,14 @@ class Rank:
     def add_root(self, root: Root) -> None:
         """A root was found: report it and lower again."""
         self.roots.append(root)
-        self.emit(events.RootFound, root.name, root.fact().cls, root.kind, len(root.parameters), root.numel)
+        self.emit(
+            events.RootFound,
+            root.name,
+            root.fact().cls,
+            root.kind,
+            len(root.parameters),
+            root.numel,
+        )
         self.lower()
 
     def describe(self, root: Root) -> None:
@@ -262,8 +274,14 @@ class Rank:
             return
         facts = self.facts()
         found = self.planner.digests(self.lower(), facts)
-        unknown = {"graphs"} if any(r.engine == "inductor" and not r.graphs for r in self.roots) else set()
-        known = {n: d for n, d in found.items() if (names is None or n in names) and n not in unknown}
+        unknown = (
+            {"graphs"}
+            if any(r.engine == "inductor" and not r.graphs for r in self.roots)
+            else set()
+        )
+        known = {
+            n: d for n, d in found.items() if (names is None or n in names) and n not in unknown
+        }
         self.report(self.planner.stale(self._expect, self.rank, known))
 
     def missed(self, miss: MissFact) -> None:
@@ -288,7 +306,8 @@ class Rank:
         found = ", ".join(f"`{qualified(type(root.module))}`" for root in self.roots)
         return [
             Diagnostic(
-                "SG0507", f"`{model.is_}` names no model of the script (nth = {model.nth})",
+                "SG0507",
+                f"`{model.is_}` names no model of the script (nth = {model.nth})",
                 None if (span := model.origin("is")) is None else Label(span),
                 notes=(f"the script's models are {found}",),
                 help="name one of them as `module:Class`",
@@ -305,7 +324,9 @@ class Rank:
         self._groups[group.group_name] += 1
         topic = f"contract/{group.group_name}/{self._groups[group.group_name]}"
         ranks = dist.get_process_group_ranks(group)
-        agreement = Agreement(self.store, topic, dist.get_rank(), ranks, torch_api.group_timeout(group))
+        agreement = Agreement(
+            self.store, topic, dist.get_rank(), ranks, torch_api.group_timeout(group)
+        )
         lines = [*self._contract(root), *extra]
         digest = self.planner.digest(lines)
         agreement.publish(digest, lines)
@@ -354,7 +375,10 @@ class Rank:
             fact = f"rank {self.rank} waited in vain for a reduction of `{root}` in step {step}"
             cure = "look at what the other ranks did last (`sgplan show` on the run folder)"
         notes = (str(error).strip().split("\n")[0],)
-        self.emit(events.DiagnosticRaised, Diagnostic("SG0905" if ended else "SG0904", fact, notes=notes, help=cure).to_wire())
+        self.emit(
+            events.DiagnosticRaised,
+            Diagnostic("SG0905" if ended else "SG0904", fact, notes=notes, help=cure).to_wire(),
+        )
         return RuntimeError(f"sgplan: {fact}")
 
     def _ended_ranks(self) -> list[tuple[int, str]]:
@@ -457,7 +481,6 @@ class Rank:
             self._check_overlap(reducer)
             reducer.taken = reducer.hooked = 0
             reducer.late.clear()
-        self.misses.collect()
         if self.steps.step == 0:
             self.report(replace(found, severity="warning") for found in self.unmatched_models())
         self._compare_ranks()
@@ -482,12 +505,17 @@ class Rank:
             return
         span = sync.origin("overlap")
         late = ", ".join(f"`{name}`" for name in reducer.late)
-        self.report([Diagnostic(
-            "SG0502", f"{late} of `{root.name}` could start only behind the last gradient",
-            None if span is None else Label(span, "overlap is required here"),
-            notes=("in the first step no gradient was computed after its start",),
-            help="make `sync.bucket` smaller, or write `overlap = prefer`",
-        )])
+        self.report(
+            [
+                Diagnostic(
+                    "SG0502",
+                    f"{late} of `{root.name}` could start only behind the last gradient",
+                    None if span is None else Label(span, "overlap is required here"),
+                    notes=("in the first step no gradient was computed after its start",),
+                    help="make `sync.bucket` smaller, or write `overlap = prefer`",
+                )
+            ]
+        )
 
     def _compare_ranks(self) -> None:
         """Note, or refuse under `agree = strict`, that ranks run different graphs."""
@@ -498,7 +526,9 @@ class Rank:
                 continue
             likeness = self._likeness.get(root.name)
             if likeness is None:
-                likeness = self._likeness[root.name] = Likeness(self.store, root.name, self.rank, self.world)
+                likeness = self._likeness[root.name] = Likeness(
+                    self.store, root.name, self.rank, self.world
+                )
             step = self.steps.step + 1
             likeness.publish(step, root.path, [graph.shapeless_digest for graph in root.graphs])
             capture = self.capture_of(root)
@@ -506,17 +536,27 @@ class Rank:
             difference = likeness.strict(step, STRICT_WAIT) if strict else likeness.difference()
             if difference and strict:
                 span = capture.origin("agree")
-                self.report([Diagnostic(
-                    "SG1003", difference, None if span is None else Label(span),
-                    help="make the ranks run one graph, or write `agree = contract`",
-                )])
+                self.report(
+                    [
+                        Diagnostic(
+                            "SG1003",
+                            difference,
+                            None if span is None else Label(span),
+                            help="make the ranks run one graph, or write `agree = contract`",
+                        )
+                    ]
+                )
             elif difference:
                 self.once(events.NoteAdded, "ranks differ", difference)
 
 
 def _absent(root: str, fact: str) -> Diagnostic:
-    return Diagnostic("SG0904", fact, notes=(f"the contract of `{root}` was not agreed on",),
-                      help="see what the absent ranks do before they wrap the model in DDP")
+    return Diagnostic(
+        "SG0904",
+        fact,
+        notes=(f"the contract of `{root}` was not agreed on",),
+        help="see what the absent ranks do before they wrap the model in DDP",
+    )
 
 
 def _tensors_of(entry: Any) -> Sequence[Any]:

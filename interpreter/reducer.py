@@ -129,7 +129,9 @@ class Reducer:
     def _rebuild_buckets(self) -> bool:
         """The list never changes; like stock, the place where an unfinished reduction is an error."""
         if self._partial:
-            missing = [name for name, ready in zip(self.setup.names, self._ready, strict=True) if not ready]
+            missing = [
+                name for name, ready in zip(self.setup.names, self._ready, strict=True) if not ready
+            ]
             raise RuntimeError(_UNFINISHED.format(names=", ".join(missing)))
         return False
 
@@ -162,7 +164,9 @@ class Reducer:
 
     def begin_backward(self) -> None:
         """Called before an armed backward: remember which gradients nobody can hold yet."""
-        self._fresh = bytearray(p.grad is None and not p._post_accumulate_grad_hooks for p in self.parameters)
+        self._fresh = bytearray(
+            p.grad is None and not p._post_accumulate_grad_hooks for p in self.parameters
+        )
 
     def could_take(self) -> dict[int, Owner]:
         """Parameters whose gradient a compiled graph may take over in this backward."""
@@ -214,7 +218,9 @@ class Reducer:
         if grad is None:
             view.zero_()
         elif grad.is_sparse:
-            raise RuntimeError(f"`{self.setup.names[index]}` has a sparse gradient; plan `sync {{ by = stock }}`")
+            raise RuntimeError(
+                f"`{self.setup.names[index]}` has a sparse gradient; plan `sync {{ by = stock }}`"
+            )
         else:
             torch.mul(grad.detach() if grad.requires_grad else grad, self.scale, out=view)
         self._copy_seconds = perf_counter() - began

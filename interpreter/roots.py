@@ -71,7 +71,9 @@ class Root:
             path=self.path,
             why=self.why,
             parameters=tuple(parameter_fact(name, p) for name, p in self.parameters),
-            modules=tuple((plain_name(n), type(m).__name__) for n, m in self.module.named_modules() if n),
+            modules=tuple(
+                (plain_name(n), type(m).__name__) for n, m in self.module.named_modules() if n
+            ),
             graphs=tuple(self.graphs),
             misses=tuple(self.misses),
         )
@@ -106,7 +108,11 @@ def names_class(wanted: str, cls: type) -> bool:
     if wanted == qualified(cls):
         return True
     main = getattr(sys.modules.get("__main__"), "__file__", None)
-    return main is not None and cls.__module__ == "__main__" and wanted == f"{Path(main).stem}:{cls.__qualname__}"
+    return (
+        main is not None
+        and cls.__module__ == "__main__"
+        and wanted == f"{Path(main).stem}:{cls.__qualname__}"
+    )
 
 
 def trainable(module: nn.Module, ignored: Iterable[str] = ()) -> list[tuple[str, nn.Parameter]]:
@@ -121,7 +127,11 @@ def trainable(module: nn.Module, ignored: Iterable[str] = ()) -> list[tuple[str,
     for prefix, owner in module.named_modules():
         for local, parameter in owner.named_parameters(recurse=False):
             name = f"{prefix}.{local}" if prefix else local
-            if parameter.requires_grad and f"{prefix}.{local}" not in skip and id(parameter) not in seen:
+            if (
+                parameter.requires_grad
+                and f"{prefix}.{local}" not in skip
+                and id(parameter) not in seen
+            ):
                 seen.add(id(parameter))
                 found.append((plain_name(name), parameter))
     return found
@@ -179,7 +189,13 @@ class RootNames:
 def first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
     """The first tensor argument of a call, one level into lists and dicts."""
     for value in (*args, *kwargs.values()):
-        inner = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else (value,)
+        inner = (
+            value.values()
+            if isinstance(value, dict)
+            else value
+            if isinstance(value, (list, tuple))
+            else (value,)
+        )
         for item in inner:
             if isinstance(item, torch.Tensor):
                 return item

@@ -91,7 +91,9 @@ class StepWatch:
         seconds = 0.0 if self._began is None else now - self._began
         self._ended()
         self.step += 1
-        self._emit(StepFinished, self.step, seconds, self.wait, self.own, self.samples, self._loss, skipped)
+        self._emit(
+            StepFinished, self.step, seconds, self.wait, self.own, self.samples, self._loss, skipped
+        )
         self._began = now
         self._loss = None
         self._backward_seen = False

@@ -54,7 +54,9 @@ class Takeover:
         self._entering = entering
         self._roots: weakref.WeakKeyDictionary[DDP, Root] = weakref.WeakKeyDictionary()
         # What stock's `_ddp_init_helper` wants, kept for a later way back.
-        self._stock: weakref.WeakKeyDictionary[DDP, tuple[Any, Any, Any]] = weakref.WeakKeyDictionary()
+        self._stock: weakref.WeakKeyDictionary[DDP, tuple[Any, Any, Any]] = (
+            weakref.WeakKeyDictionary()
+        )
         self._init = DDP.__init__
         self._signature = inspect.signature(DDP.__init__)
         self._init_helper = DDP._ddp_init_helper
@@ -101,15 +103,26 @@ class Takeover:
         rank = self._rank
         rank.add_root(root)
         self._roots[ddp] = root
-        rank.agree(root, _group(given), [f"path {_wire_path(root)}", f"find_unused_parameters {root.find_unused}"])
+        rank.agree(
+            root,
+            _group(given),
+            [f"path {_wire_path(root)}", f"find_unused_parameters {root.find_unused}"],
+        )
         rank.check_fresh(KNOWN_AT_ENTRY)
         self._entering(root, module)
 
-    def _make_root(self, module: nn.Module, given: dict[str, Any], parameters: list[tuple[str, nn.Parameter]]) -> Root:
+    def _make_root(
+        self, module: nn.Module, given: dict[str, Any], parameters: list[tuple[str, nn.Parameter]]
+    ) -> Root:
         inner = unwrapped(module)
         root = Root(
-            name=self._rank.names.name(inner), module=inner, kind="ddp", engine="eager", path="hooks",
-            why="the script runs it eagerly", parameters=parameters,
+            name=self._rank.names.name(inner),
+            module=inner,
+            kind="ddp",
+            engine="eager",
+            path="hooks",
+            why="the script runs it eagerly",
+            parameters=parameters,
             find_unused=bool(given.get("find_unused_parameters", False)),
         )
         reason = self._stock_reason(root, module, given)
@@ -129,7 +142,9 @@ class Takeover:
         for name, parameter in root.parameters:
             if parameter.dtype not in SHORT_DTYPES:
                 return f"`{name}` is {parameter.dtype}, which no bucket holds"
-        sparse = next((n for n, m in module.named_modules() if getattr(m, "sparse", False) is True), None)
+        sparse = next(
+            (n for n, m in module.named_modules() if getattr(m, "sparse", False) is True), None
+        )
         return "" if sparse is None else f"`{sparse}` makes sparse gradients"
 
     # --- the reducer -------------------------------------------------------------------------------
@@ -312,4 +327,3 @@ def _group(given: dict[str, Any]) -> dist.ProcessGroup:
     if mesh is not None:
         return mesh.get_group(mesh_dim=0)
     return given.get("process_group") or dist.distributed_c10d._get_default_group()
-

@@ -19,7 +19,9 @@ def named(parameters: Iterable[Any]) -> str:
     kinds = {type(parameter).__name__ for parameter in parameters}
     if "FlatParameter" in kinds:
         return "the script shards its model with FSDP"
-    if "DTensor" in kinds or any(type(getattr(p, "data", None)).__name__ == "DTensor" for p in parameters):
+    if "DTensor" in kinds or any(
+        type(getattr(p, "data", None)).__name__ == "DTensor" for p in parameters
+    ):
         return "the script's parameters are DTensors (fully_shard or tensor parallel)"
     if "deepspeed" in sys.modules:
         return "the script trains with DeepSpeed"

@@ -354,4 +354,3 @@ def optimize_ddp_mode() -> str:
 def found_inf(scaler: Any, optimizer: Any) -> bool:
     """Whether a GradScaler found an infinite gradient of this optimizer in this step."""
     return any(bool(value.item()) for value in scaler._found_inf_per_device(optimizer).values())
-

@@ -43,7 +43,9 @@ def _attach(torch: Any, role: str) -> None:
     def recorder() -> record.Recorder:
         path = folder / f"events-{number}.msgpack"
         opened = record.Recorder(path, record.header(number, world, mode))
-        opened.emit(events.RankAttached, number, world, os.getpid(), sys.executable, torch.__version__, mode)
+        opened.emit(
+            events.RankAttached, number, world, os.getpid(), sys.executable, torch.__version__, mode
+        )
         return opened
 
     wire = msgpack.unpackb((folder / "plan.msgpack").read_bytes(), strict_map_key=False)
@@ -64,7 +66,9 @@ def _refuse(opened: record.Recorder, refused: Refused) -> None:
     os._exit(1)
 
 
-def _install(plan: Any, mode: Any, folder: Path, number: int, recorder: Any, expect: Any, role: str) -> None:
+def _install(
+    plan: Any, mode: Any, folder: Path, number: int, recorder: Any, expect: Any, role: str
+) -> None:
     from sgplan.interpreter import backward, ops, optimizers, unsupported
     from sgplan.interpreter.compiling import Compiling
     from sgplan.interpreter.handlers import collectives, compute, memory, state

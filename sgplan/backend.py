@@ -17,7 +17,11 @@ from sgplan.planner import torch_api
 
 
 def sgplan(
-    gm: fx.GraphModule, inputs: Sequence[Any], *, mode: str | None = None, options: dict[str, Any] | None = None
+    gm: fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: dict[str, Any] | None = None,
 ) -> Callable[..., Any]:
     """Compile a Dynamo graph with Inductor, outside of a planned run.
 
@@ -25,6 +29,7 @@ def sgplan(
         mode, options: as `torch.compile` takes them for Inductor.
     """
     warnings.warn(
-        "backend `sgplan` without a plan compiles with Inductor as it is: start with `sgplan apply`", stacklevel=2
+        "backend `sgplan` without a plan compiles with Inductor as it is: start with `sgplan apply`",
+        stacklevel=2,
     )
     return torch_api.inductor_wrapper()(mode, options, None)(gm, list(inputs))

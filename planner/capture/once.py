@@ -23,7 +23,11 @@ import torch.fx as fx
 
 def dynamo_digest(gm: fx.GraphModule, inputs: Sequence[Any], tag: str) -> str:
     """Digest of a Dynamo graph with the shapes and dtypes it is compiled for (hex)."""
-    modes = (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu"))
+    modes = (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled("cpu"),
+    )
     text = [tag, torch.__version__, str(modes), gm.print_readable(print_output=False)]
     for value in inputs:
         if isinstance(value, torch.Tensor):
