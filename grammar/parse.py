@@ -4,6 +4,9 @@ This module knows Lark and how its trees become nodes; what to say of a text tha
 the business of `salvage.py`.
 """
 
+# pyright: basic
+# (Lark's types are partly unknown to a strict checker; nodes are typed from here on.)
+
 from __future__ import annotations
 
 import os

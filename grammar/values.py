@@ -1,8 +1,8 @@
 """Types of attribute values: what each accepts, and how a node becomes a value of the plan.
 
-This module knows what a type is, and words and strings; `compound.py` knows lists, calls and choices
-between types, `quantities.py` numbers, `selectors.py` globs, ops and patterns. None of them knows
-an attribute: `blocks.py` does.
+This module knows what a type is, and words and strings; `compound.py` knows lists, calls and
+choices between types, `quantities.py` numbers, `selectors.py` globs, ops and patterns. None of them
+knows an attribute: `blocks.py` does.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ This module knows how a checked block travels (wire form) and how blocks of the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, cast
 
 from sgplan.grammar.clauses import VALUE_CLASSES, Interval
 from sgplan.grammar.diagnostics import Diagnostic, Label, Span
@@ -21,10 +21,9 @@ Key = tuple[str, str | None]
 def value_to_wire(value: Any) -> Any:
     """Plain data for one value of an attribute: scalars, lists, and maps that name their class."""
     if isinstance(value, tuple):
-        items: tuple[Any, ...] = value
-        return [value_to_wire(item) for item in items]
-    if is_dataclass(value):
-        content = {f.name: value_to_wire(getattr(value, f.name)) for f in fields(value)}
+        return [value_to_wire(item) for item in cast("tuple[Any, ...]", value)]
+    if isinstance(value, VALUE_CLASSES):
+        content = {name: value_to_wire(getattr(value, name)) for name in _fields(type(value))}
         return {"class": type(value).__name__, **content}
     return value
 
@@ -32,13 +31,16 @@ def value_to_wire(value: Any) -> Any:
 def value_from_wire(data: Any) -> Any:
     """The inverse of `value_to_wire`."""
     if isinstance(data, list | tuple):
-        items: Sequence[Any] = data
-        return tuple(value_from_wire(item) for item in items)
+        return tuple(value_from_wire(item) for item in cast("Sequence[Any]", data))
     if isinstance(data, dict):
-        content: dict[str, Any] = dict(data)
+        content = dict(cast("dict[str, Any]", data))
         cls = _VALUE_CLASS[content.pop("class")]
         return cls(**{name: value_from_wire(item) for name, item in content.items()})
     return data
+
+
+def _fields(cls: Any) -> list[str]:
+    return [f.name for f in fields(cls)]
 
 
 @dataclass(frozen=True, slots=True)

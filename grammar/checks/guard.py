@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from sgplan.grammar.checks.view import View, no_effect, place_of
 from sgplan.grammar.clauses import GuardPath, Interval, Pad
@@ -45,7 +45,8 @@ def _kinds(block: WrittenBlock) -> Iterator[Diagnostic]:
     if path is None or allow is None:
         return
     on: GuardPath = path.value
-    values: tuple[Any, ...] = allow.value if isinstance(allow.value, tuple) else (0,)
+    listed = isinstance(allow.value, tuple)
+    values = cast("tuple[int | str, ...]", allow.value) if listed else (0,)
     wanted = str if on.what == "dtype" else int
     if all(isinstance(value, wanted) for value in values):
         return

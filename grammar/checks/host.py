@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 from sgplan.grammar.checks.view import View, place_of
 from sgplan.grammar.clauses import Interval
@@ -15,9 +16,8 @@ def check_host(view: View) -> Iterator[Diagnostic]:
     cores = None if block is None else block.value("cores", "auto")
     if block is None or not isinstance(cores, tuple):
         return
-    items: list[Interval] = [
-        item if isinstance(item, Interval) else Interval(item, item) for item in cores
-    ]
+    written = cast("tuple[int | Interval, ...]", cores)
+    items = [item if isinstance(item, Interval) else Interval(item, item) for item in written]
     for index, item in enumerate(items):
         for earlier in items[:index]:
             core = max(item.low or 0, earlier.low or 0)

@@ -85,7 +85,7 @@ def check_circles(lets: tuple[ast.Let, ...]) -> Iterator[Diagnostic]:
     by_name = {let.name.text: let for let in lets}
     reported: set[str] = set()
     for name, let in by_name.items():
-        circle = [] if name in reported else _circle(name, name, by_name, ())
+        circle = () if name in reported else _circle(name, name, by_name, ())
         if circle:
             reported |= set(circle)
             yield Diagnostic(
