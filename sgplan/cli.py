@@ -18,7 +18,7 @@ from sgplan import __version__
 from sgplan.failure import Failure
 from sgplan.grammar.diagnostics import Refused
 
-COMMANDS = ("apply", "doctor")
+COMMANDS = ("check", "plan", "apply", "show", "init", "fmt", "explain", "doctor")
 LATER = {
     "verify": "the numeric proof against the plain script",
     "top": "the dashboard",

@@ -10,7 +10,7 @@ import sys
 from sgplan.execution import Executed
 from sgplan.planner import artefact
 from sgplan.refusal import print_diagnostics
-from sgplan.report import Outcome, summary_text, to_json
+from sgplan.report import Outcome, headline, summary_text, to_json
 
 
 def conclude(done: Executed, outcome: Outcome) -> artefact.Artefact | None:
@@ -20,10 +20,10 @@ def conclude(done: Executed, outcome: Outcome) -> artefact.Artefact | None:
         The merged artefact, None when no rank wrote a part.
     """
     found = [diagnostic for diagnostic, _ in done.summary.diagnostics]
-    print_diagnostics([*found, *done.damage], done.plan.sources())
-    merged = merge(done)
+    ours = [] if outcome.diagnostic is None else [outcome.diagnostic]
+    print_diagnostics([*found, *done.damage, *ours], done.plan.sources())
     done.folder.write_report(to_json(done.run, outcome, done.summary, done.damage))
-    return merged
+    return merge(done)
 
 
 def merge(done: Executed) -> artefact.Artefact | None:
@@ -49,4 +49,8 @@ def tell(done: Executed, outcome: Outcome) -> None:
 def tell_failure(done: Executed, outcome: Outcome) -> None:
     """With `--quiet`: one line, and only when the run failed."""
     if outcome.why:
-        print(f"sgplan: {outcome.why} ({done.folder.shown})", file=sys.stderr, flush=True)
+        line = headline(done.run, outcome, done.summary)
+        print(f"sgplan: {line} ({done.folder.shown})", file=sys.stderr, flush=True)
+
+
+TELL = {"shown": tell, "silent": tell_failure}

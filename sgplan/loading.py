@@ -35,19 +35,21 @@ def load(path: str, sets: Sequence[str]) -> Loaded:
     data = read_bytes(path)
     if is_artefact(path, data):
         return _load_artefact(path, sets)
-    return Loaded(_check(path, data, sets))
+    from sgplan.grammar.source import decode
+
+    return Loaded(checked(path, decode(data, path), sets))
 
 
-def _check(path: str, data: bytes, sets: Sequence[str]) -> PlanFile:
-    """The checked plan; warnings are shown at once, an error refuses it."""
+def checked(name: str, text: str, sets: Sequence[str]) -> PlanFile:
+    """The checked plan; warnings are shown at once.
+
+    Raises:
+        RefusedPlan: there are errors.
+    """
     from sgplan.grammar.check import check_text, sources_of
 
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise Failure(f"the plan `{path}` is no UTF-8 text: {error}") from error
-    plan, problems = check_text(text, path, sets)
-    sources = sources_of(text, path, sets)
+    plan, problems = check_text(text, name, sets)
+    sources = sources_of(text, name, sets)
     if plan is None:
         raise RefusedPlan(problems, sources)
     print_diagnostics(problems, sources)
@@ -73,8 +75,10 @@ def read_bytes(path: str) -> bytes:
 
 def _load_artefact(path: str, sets: Sequence[str]) -> Loaded:
     from sgplan.planner import artefact
+    from sgplan.planner.safety import require_safe
 
     if sets:
         raise Failure("`--set` cannot change a saved plan: plan again, or apply the .sgplan file")
     saved = artefact.read(Path(path))
+    require_safe([part.program for part in saved.parts])
     return Loaded(saved.plan, {rank: dict(found) for rank, found in saved.digests.items()})

@@ -25,3 +25,11 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         default="shown",
         help="no progress and no summary; failures are still said",
     )
+
+
+def add_view_options(parser: argparse.ArgumentParser) -> None:
+    """`--json` and `--ops`, for the commands that show programs."""
+    parser.add_argument("--json", action="store_true", help="the same as JSON")
+    parser.add_argument(
+        "--ops", action="store_true", help="the captured ops, modules and families instead"
+    )

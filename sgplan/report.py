@@ -25,14 +25,17 @@ class Outcome:
     Attributes:
         status: exit status of sgplan.
         child: exit status of the command, None when we killed it.
-        word: `done`, `planned`, `refused`, `failed`, `no_step`, `not_planned` or `killed`.
+        word: `done`, `planned`, `refused`, `failed`, `no_step`, `not_planned`, `killed`, or
+            `unfinished` when read back from a run without a report.
         why: one sentence when it is not `done` or `planned`, else empty.
+        diagnostic: the finding of ours behind it, None when the script or a rank has said it.
     """
 
     status: int
     child: int | None
     word: str
     why: str = ""
+    diagnostic: Diagnostic | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,17 @@ def to_json(run: Run, outcome: Outcome, summary: Summary, damage: Sequence[Diagn
         ],
         "damaged_logs": [diagnostic.to_wire() for diagnostic in damage],
     }
+
+
+def recorded(report: dict[str, Any] | None, folder: str, plan: str) -> tuple[Run, Outcome]:
+    """Frame and outcome of an earlier run; without a report it still runs, or was killed."""
+    if report is None:
+        return Run("apply", (), plan, folder, 0.0, 0.0), Outcome(1, None, "unfinished")
+    started = time.mktime(time.strptime(report["started"][:19], "%Y-%m-%dT%H:%M:%S"))
+    command = tuple(report["command"])
+    run = Run(report["mode"], command, report["plan"], folder, started, report["seconds"])
+    status, child = report["exit_status"], report["child_exit_status"]
+    return run, Outcome(status, child, report["outcome"], report["why"])
 
 
 def _figures(summary: Summary) -> dict[str, Any]:
@@ -127,7 +141,7 @@ def _rank(state: RankState) -> dict[str, Any]:
 
 def summary_text(run: Run, outcome: Outcome, summary: Summary, shown: str) -> str:
     """The end summary, one fact a line."""
-    lines = [f"sgplan: {_headline(run, outcome, summary)}"]
+    lines = [f"sgplan: {headline(run, outcome, summary)}"]
     if summary.steps:
         lines += [_row(name, value) for name, value in _step_rows(summary)]
     if any(state.compiles for state in summary.ranks.values()):
@@ -155,11 +169,24 @@ _TITLES = {
 }
 
 
-def _headline(run: Run, outcome: Outcome, summary: Summary) -> str:
-    if outcome.why:
-        return outcome.why
+def headline(run: Run, outcome: Outcome, summary: Summary) -> str:
+    """How it ended, in one line."""
+    if outcome.word in _WHOLE:
+        return outcome.why or _WHOLE[outcome.word]
     count = len(summary.ranks)
-    return f"{outcome.word} in {run.seconds:.1f} s on {count} rank{'s' if count != 1 else ''}"
+    ranks = f"{count} rank{'s' if count != 1 else ''}"
+    return f"{_WORDS[outcome.word]} after {run.seconds:.1f} s on {ranks}"
+
+
+_WHOLE = {"failed": "failed", "unfinished": "no end recorded: it still runs, or was killed"}
+_WORDS = {
+    "done": "done",
+    "planned": "planned",
+    "refused": "refused",
+    "no_step": "no step ran",
+    "not_planned": "nothing was planned",
+    "killed": "killed by a second Ctrl-C",
+}
 
 
 def _step_rows(summary: Summary) -> Iterable[tuple[str, str]]:

@@ -9,12 +9,15 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from sgplan.execution import Executed
+from sgplan.grammar.diagnostics import Diagnostic
 from sgplan.report import Outcome
 from sgplan.summary import Summary
 
 UNSUPPORTED = "unsupported"
+CANNOT_IMPORT = "cannot import sgplan"
 _ISOLATING = {
     "I": "runs Python isolated (`-I`)",
     "E": "makes Python ignore the environment (`-E`)",
@@ -42,11 +45,22 @@ def _judge(done: Executed, achieved: bool, good: str, bad: str, lacking: str) ->
     if done.child != 0:
         return Outcome(done.child, done.child, "failed", _failed(done))
     if not achieved:
-        return Outcome(1, 0, bad, f"{lacking}: {why_nothing_ran(done)}")
+        reason = why_nothing_ran(done)
+        message = f"{lacking}: {reason.fact}"
+        return Outcome(1, 0, bad, message, Diagnostic(reason.code, message, help=reason.cure))
     return Outcome(0, 0, good)
 
 
-def why_nothing_ran(done: Executed) -> str:
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a plan did not take hold: the code to explain it, the fact, and the cure."""
+
+    code: str
+    fact: str
+    cure: str | None = None
+
+
+def why_nothing_ran(done: Executed) -> Reason:
     """Why no step ran, or nothing was captured, although the command ended well."""
     return next(reason for explain in _EXPLANATIONS if (reason := explain(done)))
 
@@ -56,8 +70,8 @@ def _failed(done: Executed) -> str:
     summary = done.summary
     if summary.steps:
         return f"the command {how} after {_count(summary.steps, 'step')} under the plan"
-    if done.folder.attach_failures():
-        return f"the command {how}; the plan was not applied: {_attach_failed(done)}"
+    if reason := _attach_failed(done):
+        return f"the command {how}; the plan was not applied: {reason.fact}"
     return f"the command {how} before its first step; {_had_done(summary)}"
 
 
@@ -96,71 +110,68 @@ def _roots(summary: Summary) -> list[str]:
     return [f"`{root}` ({cls})" for root, cls in found.items()]
 
 
-def _attach_failed(done: Executed) -> str:
+def _attach_failed(done: Executed) -> Reason | None:
     failures = done.folder.attach_failures()
     if not failures:
-        return ""
+        return None
     first = failures[0]
-    cure = _CURES.get(first.what, "")
-    return f"{first.python} {first.what} ({first.reason}){cure}"
+    fact = f"{first.python} {first.what} ({first.reason})"
+    if first.what != CANNOT_IMPORT:
+        return Reason("SG0901", fact)
+    cure = "install sgplan there, or run the command with the Python that has it"
+    return Reason("SG0902", fact, cure)
 
 
-_CURES = {
-    "cannot import sgplan": (
-        "; install sgplan there, or run the command with the Python that has it"
-    ),
-}
-
-
-def _isolated(done: Executed) -> str:
-    if done.summary.ranks:
-        return ""
+def _isolated(done: Executed) -> Reason | None:
     found = isolating_options(done.run.command)
-    return f"the command {found[0]}, where nothing can be injected" if found else ""
+    if done.summary.ranks or not found:
+        return None
+    return Reason("SG0901", f"the command {found[0]}, where nothing can be injected", found[1])
 
 
-def isolating_options(command: Sequence[str]) -> list[str]:
-    """What in the command keeps Python from reading PYTHONPATH or running `sitecustomize`."""
-    found = []
+def isolating_options(command: Sequence[str]) -> tuple[str, str] | None:
+    """What in the command keeps Python from running our hook, and the cure; None when nothing."""
     for place, word in enumerate(command):
         if not os.path.basename(word).startswith("python"):
             continue
         for option in command[place + 1 :]:
             if not option.startswith("-") or option.startswith("--") or option[1:2] in "cm":
                 break
-            found += [text for letter, text in _ISOLATING.items() if letter in option[1:]]
-    return found
+            for letter, text in _ISOLATING.items():
+                if letter in option[1:]:
+                    return text, f"start Python without `-{letter}`"
+    return None
 
 
-def _nobody_attached(done: Executed) -> str:
+def _nobody_attached(done: Executed) -> Reason | None:
     if done.summary.ranks:
-        return ""
-    return (
-        "the command started no Python that loads torch, "
-        "or PYTHONPATH was removed before it started one"
-    )
+        return None
+    fact = "the command started no Python that loads torch, or removed PYTHONPATH before it did"
+    return Reason("SG0901", fact)
 
 
-def _unsupported(done: Executed) -> str:
-    named = [n for n in done.summary.notes.lines() if n.subject == UNSUPPORTED]
-    return "; ".join(line.text for line in named)
+def _unsupported(done: Executed) -> Reason | None:
+    named = [n.text for n in done.summary.notes.lines() if n.subject == UNSUPPORTED]
+    return Reason("SG0903", "; ".join(named)) if named else None
 
 
-def _no_root(done: Executed) -> str:
+def _no_root(done: Executed) -> Reason | None:
     if _roots(done.summary):
-        return ""
-    return (
+        return None
+    fact = (
         "no model was called with gradients enabled in a process that sgplan attached to: "
         "the script only runs inference, or trains in processes it starts itself"
     )
+    return Reason("SG0901", fact)
 
 
-def _no_backward(done: Executed) -> str:
-    return f"{', '.join(_roots(done.summary))} was found, but no backward pass and step followed"
+def _no_backward(done: Executed) -> Reason:
+    found = ", ".join(_roots(done.summary))
+    return Reason("SG0901", f"{found} was found, but no backward pass and step followed")
 
 
 # Tried in order; the last one always has an answer.
-_EXPLANATIONS: tuple[Callable[[Executed], str], ...] = (
+_EXPLANATIONS: tuple[Callable[[Executed], Reason | None], ...] = (
     _attach_failed,
     _isolated,
     _nobody_attached,

@@ -41,6 +41,5 @@ def run(args: argparse.Namespace) -> int:
     )
     outcome = judge_apply(done)
     conclude.conclude(done, outcome)
-    tell = {"shown": conclude.tell, "silent": conclude.tell_failure}[args.progress]
-    tell(done, outcome)
+    conclude.TELL[args.progress](done, outcome)
     return outcome.status

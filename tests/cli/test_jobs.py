@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gloo.harness import Job, run_job
+from tests.gloo.harness import BIN, Job, run_job
 
 pytestmark = pytest.mark.gloo
 TRAIN = Path(__file__).parent / "scripts" / "train.py"
@@ -28,7 +28,7 @@ def report(job: Job) -> dict[str, object]:
 
 def test_a_job_that_trains_ends_well_and_reports(tmp_path: Path) -> None:
     job = train(tmp_path).ok()
-    assert "done in" in job.stderr
+    assert "done after" in job.stderr
     assert (report(job)["steps"], report(job)["outcome"]) == (5, "done")
 
 
@@ -81,7 +81,7 @@ def test_a_signal_to_apply_stops_the_job(tmp_path: Path, fault: str) -> None:
 
 def test_two_jobs_at_once_and_a_stranger_on_the_usual_port(tmp_path: Path) -> None:
     jobs: dict[int, Job] = {}
-    command = ["torchrun", "--nproc-per-node", "2", str(TRAIN)]
+    command = [str(BIN / "torchrun"), "--nproc-per-node", "2", str(TRAIN)]
 
     def start(number: int) -> None:
         folder = tmp_path / str(number)

@@ -109,7 +109,7 @@ def test_the_summary_reads_like_this() -> None:
     steps = [step(1, 60.0), step(2, 0.5, 0.05), step(3, 0.5, 0.05)]
     happened = [attached(0), events.CompileFinished("GPT.forward", 3.0, "miss", ""), *steps]
     assert text_of(summary_of(happened, happened)) == (
-        "sgplan: done in 12.5 s on 2 ranks\n"
+        "sgplan: done after 12.5 s on 2 ranks\n"
         "  steps         3, median 500.00 ms\n"
         "  speed         32.0 samples/s, all ranks\n"
         "  comm          10.0 % of the step exposed\n"

@@ -18,6 +18,7 @@ RANK = int(os.environ["RANK"])
 
 
 def kill(pid: int, signum: int = signal.SIGKILL) -> None:
+    time.sleep(1)  # events are written five times a second; a kill loses what is not
     os.kill(pid, signum)
     time.sleep(600)
 
