@@ -54,6 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
+    if arguments == ["--version"]:  # without loading every command for their help
+        print(f"sgplan {__version__}")
+        return 0
     name = next((word for word in arguments if not word.startswith("-")), None)
     if name in LATER:
         raise Failure(f"`sgplan {name}` ({LATER[name]}) is not built yet")
