@@ -15,7 +15,7 @@ from sgplan.grammar.checks.lets import check_circles, check_lets
 from sgplan.grammar.checks.names import check_repeats
 from sgplan.grammar.checks.override import check_overrides
 from sgplan.grammar.checks.registry import CHECKS
-from sgplan.grammar.checks.view import NO_EFFECT, View
+from sgplan.grammar.checks.view import NO_EFFECT, NOT_BUILT, View
 from sgplan.grammar.diagnostics import Diagnostic, Refused, Span, has_errors
 from sgplan.grammar.parse import parse
 from sgplan.grammar.plan import SETS_SOURCE, Let, PlanFile
@@ -127,7 +127,9 @@ def _check_views(
 
 
 def _settings(view: View) -> Iterator[Span]:
-    return (setting.span for block in view.layer.values() for setting in block.settings)
+    for block in view.layer.values():
+        yield block.span
+        yield from (setting.span for setting in block.settings)
 
 
 def _run(view: View) -> Iterator[Diagnostic]:
@@ -141,7 +143,8 @@ def _distinct(problems: Iterable[Diagnostic]) -> list[Diagnostic]:
     return list(found.values())
 
 
-def _place(problem: Diagnostic) -> tuple[bool, int]:
-    if problem.primary is None:
-        return (True, 0)
-    return (problem.primary.span.source == SETS_SOURCE, problem.primary.span.start)
+def _place(problem: Diagnostic) -> tuple[bool, bool, int]:
+    """Mistakes before what is not built, the file before `--set`, then by place."""
+    span = None if problem.primary is None else problem.primary.span
+    from_set = span is not None and span.source == SETS_SOURCE
+    return (problem.code == NOT_BUILT, from_set, 0 if span is None else span.start)

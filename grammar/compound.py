@@ -10,6 +10,8 @@ from sgplan.grammar import ast
 from sgplan.grammar.clauses import field_name
 from sgplan.grammar.diagnostics import Refused
 from sgplan.grammar.nearest import joined, nearest
+from sgplan.grammar.quantities import Measure, StepCount
+from sgplan.grammar.units import take_apart
 from sgplan.grammar.values import Reading, ValueType, Word, read_each, refusal, sort, wrong_type
 
 
@@ -96,7 +98,24 @@ class OneOf:
                 return type_.read(found, reading)
         if isinstance(found, ast.Ref) and found.word is not None:
             raise self._unknown_word(found, reading)
+        number = take_apart(found.text) if isinstance(found, ast.Quantity) else None
+        if number is not None and not number.unit and self._units:
+            raise self._no_unit(found, number.digits, reading)
         raise wrong_type(self, found, reading)
+
+    @property
+    def _units(self) -> list[str]:
+        """The units that a number without one may have meant."""
+        measures = (type_ for type_ in self.types if isinstance(type_, Measure | StepCount))
+        return [measure.usual for measure in measures]
+
+    def _no_unit(self, node: ast.Value, digits: str, reading: Reading) -> Refused:
+        return refusal(
+            "SG0203",
+            node,
+            f"`{reading.attribute}` is {self.noun}, and `{digits}` has no unit",
+            help=f"write {joined(digits + unit for unit in self._units)}",
+        )
 
     def _unknown_word(self, node: ast.Ref, reading: Reading) -> Refused:
         known = [word for type_ in self.types if isinstance(type_, Word) for word in type_.words]

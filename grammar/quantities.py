@@ -58,8 +58,13 @@ class Count:
         if number.unit:
             raise _no_unit(self, found, number, reading)
         if number.whole is None:
+            near = int(number.real)
             raise refusal(
-                "SG0204", found, f"`{reading.attribute}` is a whole number", "this is not whole"
+                "SG0204",
+                found,
+                f"`{reading.attribute}` is a whole number",
+                "this is not whole",
+                f"write `{near}` or `{near + 1}`",
             )
         if number.whole < self.least:
             raise refusal(
@@ -97,12 +102,13 @@ class Real:
 
 
 def _no_unit(type_: ValueType, node: ast.Quantity, number: Number, reading: Reading) -> Refused:
+    bare = f"{number.real / 100:g}" if number.unit == "%" else number.digits
     return refusal(
         "SG0203",
         node,
         f"`{reading.attribute}` is {type_.noun} and has no unit",
         f"`{number.unit}` does not belong here",
-        f"write `{number.digits}`",
+        f"write `{bare}`",
     )
 
 
@@ -196,6 +202,8 @@ class StepCount:
 
     noun: str = "a number of steps"
     example: str = "50steps"
+
+    usual: str = "steps"
 
     _measure = Measure("a number of steps", "50steps", {"steps": 1}, "steps", exact=True)
 

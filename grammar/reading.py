@@ -47,7 +47,8 @@ class Reader:
         return tuple(block for block in read if block is not None)
 
     def override(self, node: ast.Override) -> WrittenOverride:
-        """An override with its conditions and blocks."""
+        """An override with its conditions and blocks; broken when any of it could not be read."""
+        before = len(self.problems)
         self._label_form(node.label)
         conditions = self._settings(
             ("override", node.label.value),
@@ -56,6 +57,8 @@ class Reader:
         )
         found = {setting.name: setting.value for setting in conditions}
         blocks = self.blocks(member for member in node.members if isinstance(member, ast.Block))
+        if len(self.problems) > before:
+            self.broken.add((("override", node.label.value), ""))
         return WrittenOverride(
             node.label.value, node.head, found.get("world"), found.get("device"), blocks
         )

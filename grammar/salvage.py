@@ -10,13 +10,11 @@ import re
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from sgplan.grammar.blocks import KINDS
 from sgplan.grammar.diagnostics import Diagnostic, Label, Span
 from sgplan.grammar.parse import other_version
 from sgplan.grammar.scan import Places, Token, scan
-from sgplan.grammar.syntax_errors import CLOSER, diagnose
+from sgplan.grammar.syntax_errors import CLOSER, ITEM_WORDS, diagnose
 
-_ITEM_WORDS = (*KINDS, "let", "override")
 _MOST_ERRORS = 20
 
 # The offset at which the parser stops, None when it does not.
@@ -206,7 +204,7 @@ def segments(tokens: Sequence[Token]) -> list[tuple[int, int]]:
     for index, token in enumerate(tokens):
         new_line, line = token.span.line != line, token.span.line
         first = token.kind == "name" and (new_line or _starts_item(tokens, index))
-        if (depth <= 0 and first) or (token.span.column == 1 and token.text in _ITEM_WORDS):
+        if (depth <= 0 and first) or (token.span.column == 1 and token.text in ITEM_WORDS):
             starts.append(index)
             depth = 0
         depth += (token.text in CLOSER) - (token.text in CLOSER.values())
@@ -220,6 +218,9 @@ def _starts_item(tokens: Sequence[Token], index: int) -> bool:
     """Whether a name at depth 0 begins a `let` or a block, not a value inside one."""
     if tokens[index].text in ("let", "override"):
         return True
+    before = tokens[index - 1] if index else None
+    if before is not None and before.kind == "name" and before.span.line == tokens[index].span.line:
+        return False  # A label that lacks its quotes.
     behind = tokens[index + 1 : index + 3]
     if behind and behind[0].kind == "string":
         behind = behind[1:]

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sgplan.grammar.blocks import ATTRIBUTE_NAMES, SPEC_OF, blocks_with
+from sgplan.grammar.blocks import ATTRIBUTE_NAMES, KINDS, SPEC_OF, blocks_with
 from sgplan.grammar.diagnostics import Diagnostic, Label, Span
 from sgplan.grammar.nearest import joined, nearest
 from sgplan.grammar.scan import Places, Token, through
 from sgplan.grammar.units import UNITS, meant
 
+ITEM_WORDS = (*KINDS, "let", "override")
 CLOSER = {"{": "}", "[": "]", "(": ")"}
 
 
@@ -64,7 +65,9 @@ class _Stop:
     def head_tokens(self, brace: int) -> Sequence[Token]:
         """Kind and label in front of an opening brace, and the brace."""
         start = brace
-        while start > 0 and self.tokens[start - 1].kind in ("name", "string") and brace - start < 2:
+        if start > 0 and self.tokens[start - 1].kind == "string":
+            start -= 1
+        if start > 0 and self.tokens[start - 1].kind == "name":
             start -= 1
         return self.tokens[start : brace + 1]
 
@@ -127,7 +130,9 @@ def _unclosed(stop: _Stop) -> Diagnostic | None:
 
 def _missing_value(stop: _Stop) -> Diagnostic | None:
     """`bucket =` with nothing behind it; the next attribute was read as its value."""
-    if stop.here.text == "=" and stop.token(-2).text == "=" and stop.token(-1).kind == "name":
+    behind = stop.here.text in ("=", "{") or stop.here.kind in ("name", "string")
+    item = stop.token(-1).text in ITEM_WORDS or stop.here.text == "="
+    if behind and item and stop.token(-2).text == "=" and stop.token(-1).kind == "name":
         name, equals = stop.token(-3), stop.token(-2)
     elif stop.token(-1).text == "=" and stop.here.text in ("}", ",", "", ")", "]"):
         name, equals = stop.token(-2), stop.token(-1)
@@ -139,7 +144,9 @@ def _missing_value(stop: _Stop) -> Diagnostic | None:
         "SG0103",
         f"`{name.text}` has no value",
         Label(through(name.span, equals.span), "nothing stands behind `=`"),
-        help=f"write a value, or leave `{name.text}` out for its default",
+        help=f"write a value, or leave `{name.text}` out for its default"
+        if stop.in_block
+        else f"write `{name.text} = …`, or take the line out",
     )
 
 
@@ -251,7 +258,8 @@ def _block_head(stop: _Stop) -> Diagnostic | None:
         )
     if stop.open or name.kind not in ("name", "string") or name.text in ("let", "sgplan"):
         return None
-    if here.kind == "name" and stop.token(1).text == "{":
+    same_line = here.span.line == name.span.line
+    if here.kind == "name" and stop.token(1).text == "{" and same_line:
         return Diagnostic(
             "SG0113",
             f"the label `{here.text}` is not quoted",
@@ -283,7 +291,7 @@ def _bad_separator(stop: _Stop) -> Diagnostic | None:
             "SG0110",
             f"`{before.text}` is followed by `:`",
             Label(here.span, "an attribute has `=`"),
-            help=f"write `{before.text} = …`",
+            help=f"write `{before.text} = {stop.token(1).text}`",
         )
     if here.text in (";", ",") and (
         stop.ends_value(-1) or before.text in ("{", "[", "(", ",", "}")
@@ -345,13 +353,17 @@ def _two_words(stop: _Stop) -> Diagnostic | None:
 def _second_word(stop: _Stop, second: Token, first: Token) -> Diagnostic:
     kind = SPEC_OF.get(stop.kind)
     close = nearest(second.text, kind.names) if kind and second.kind == "name" else None
+    if close is not None:
+        cure = f"take one of them out, or write `{close} = …`"
+    elif stop.here.text in (".", "::"):
+        cure = "join them with `->` or `|`"
+    else:
+        cure = "take one of them out, or put several values in a list, `[a, b]`"
     return Diagnostic(
         "SG0107",
         f"`{second.text}` follows `{first.text}` with nothing between them",
         Label(second.span, "a value is one expression"),
-        help=f"take one of them out, or write `{close} = …`"
-        if close
-        else "take one of them out, or put several values in a list, `[a, b]`",
+        help=cure,
     )
 
 

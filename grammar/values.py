@@ -216,7 +216,9 @@ class String:
                 node,
                 f"`{reading.attribute}` takes {self.noun}, and strings are quoted",
                 "no `let` has this name" if node.word else "",
-                f'write `"{node.dotted}"`',
+                f'write `"{node.dotted}"`'
+                if re.fullmatch(self.form, node.dotted)
+                else f"write {self.noun}, like `{self.example}`",
             )
         return wrong_type(self, node, reading)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sgplan.grammar.blocks import SPEC_OF, BlockSpec
-from sgplan.grammar.checks.view import View
+from sgplan.grammar.checks.view import NOT_BUILT, View
 from sgplan.grammar.diagnostics import Diagnostic, Label
 from sgplan.grammar.written import WrittenBlock
 
@@ -18,7 +18,7 @@ def check_built(view: View) -> Iterator[Diagnostic]:
             yield from _values(block, spec)
         else:
             yield Diagnostic(
-                "SG0230",
+                NOT_BUILT,
                 f"`{block.kind}` is not built yet",
                 Label(block.span, f"the block that {spec.does}"),
                 notes=("it was read and checked; no plan with it can run in this version",),
@@ -31,7 +31,7 @@ def _values(block: WrittenBlock, spec: BlockSpec) -> Iterator[Diagnostic]:
         attribute = spec.attribute(setting.name)
         if attribute is not None and attribute.unbuilt(setting.value):
             yield Diagnostic(
-                "SG0230",
+                NOT_BUILT,
                 f"this value of `{block.kind}.{setting.name}` is not built yet",
                 Label(setting.value_span),
                 help=f"write `{setting.name} = {attribute.default}`, or take it out",

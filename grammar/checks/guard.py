@@ -46,7 +46,7 @@ def _kinds(block: WrittenBlock) -> Iterator[Diagnostic]:
         return
     on: GuardPath = path.value
     listed = isinstance(allow.value, tuple)
-    values = cast("tuple[int | str, ...]", allow.value) if listed else (0,)
+    values = cast("tuple[object, ...]", allow.value) if listed else (0,)
     wanted = str if on.what == "dtype" else int
     if all(isinstance(value, wanted) for value in values):
         return

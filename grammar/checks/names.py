@@ -43,7 +43,8 @@ def check_required(view: View) -> Iterator[Diagnostic]:
         for spec in SPEC_OF[block.kind].attributes:
             if spec.required and not view.writes(block, spec.name):
                 example = f"{spec.name} = {spec.type.example}"
-                yield missing(block, spec.name, "it says nothing without", f"write `{example}`")
+                why = f"`{spec.name}` has no default"
+                yield missing(block, spec.name, why, f"write `{example}`")
 
 
 def check_models(view: View) -> Iterator[Diagnostic]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sgplan.grammar.checks.view import View, missing, no_effect, place_of
+from sgplan.grammar.checks.view import View, missing, no_effect, no_effect_at_all, place_of
 from sgplan.grammar.clauses import Stage
 from sgplan.grammar.diagnostics import Diagnostic, Label
 from sgplan.grammar.written import WrittenBlock
@@ -16,8 +16,8 @@ def check_partition(view: View) -> Iterator[Diagnostic]:
     if block is None:
         return
     if view.pipe == 1:
-        names = tuple(setting.name for setting in block.settings if setting.name != "use")
-        yield from no_effect(block, names, "axis `pipe` has one stage")
+        cure = "take it out, or declare more stages in `mesh`"
+        yield no_effect_at_all(block, "axis `pipe` has one stage", cure)
     elif view.pipe is not None:
         yield from _pins(view, block, view.pipe)
         yield from _cuts(block, view.pipe)

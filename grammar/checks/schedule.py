@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sgplan.grammar.checks.view import View, missing, no_effect, place_of
+from sgplan.grammar.checks.view import View, missing, no_effect_at_all, place_of
 from sgplan.grammar.clauses import Interleaved
 from sgplan.grammar.diagnostics import Diagnostic, Label
 from sgplan.grammar.written import WrittenBlock
@@ -19,8 +19,8 @@ def check_schedule(view: View) -> Iterator[Diagnostic]:
         yield from _no_schedule(view, pipe)
         return
     if pipe == 1:
-        names = tuple(setting.name for setting in block.settings if setting.name != "use")
-        yield from no_effect(block, names, "axis `pipe` has one stage")
+        cure = "take it out, or declare more stages in `mesh`"
+        yield no_effect_at_all(block, "axis `pipe` has one stage", cure)
         return
     if not view.writes(block, "microbatches"):
         cure = f"write `microbatches = {2 * pipe}`"

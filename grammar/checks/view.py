@@ -9,6 +9,7 @@ from sgplan.grammar.diagnostics import Diagnostic, Label
 from sgplan.grammar.written import Key, Layer, WrittenBlock
 
 NO_EFFECT = "SG0227"
+NOT_BUILT = "SG0230"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,13 @@ def no_effect(
                 () if because is None else (because,),
                 help=f"take `{name}` out",
             )
+
+
+def no_effect_at_all(block: WrittenBlock, why: str, cure: str) -> Diagnostic:
+    """A whole block that can have no effect."""
+    return Diagnostic(
+        NO_EFFECT, f"`{block.address}` can have no effect", Label(block.span, why), help=cure
+    )
 
 
 def missing(block: WrittenBlock, name: str, why: str, cure: str) -> Diagnostic:

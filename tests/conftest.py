@@ -1,0 +1,42 @@
+"""What every test may use: text files that record what the user sees.
+
+A golden file is compared, never silently rewritten: `--update-golden` writes it, and its diff is
+read like code.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Golden = Callable[[Path, str], None]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden", action="store_true", help="rewrite golden files instead of comparing"
+    )
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """Compare a text with the file that records it, or write the file under --update-golden."""
+    return _write if request.config.getoption("--update-golden") else _compare
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def _compare(path: Path, text: str) -> None:
+    if not path.exists():
+        pytest.fail(f"{path} is missing; --update-golden writes it")
+    recorded = path.read_text(encoding="utf-8")
+    if recorded != text:
+        lines = difflib.unified_diff(
+            recorded.splitlines(), text.splitlines(), "recorded", "now", lineterm=""
+        )
+        pytest.fail(f"{path.name} differs:\n" + "\n".join(lines), pytrace=False)
