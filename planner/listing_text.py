@@ -40,7 +40,7 @@ def header(program: Program, ranks: str = "") -> str:
             f"program {who} of {program.world}",
             f"mesh {axes}",
             f"plan {program.plan[:8]}",
-            f"contract {program.contract[:8]}",
+            f"contract {program.contract[:8] or 'none'}",
         )
     )
     room = WIDTH - len(head) - len(GAP)

@@ -227,7 +227,7 @@ class Program:
         mesh: axis name and size, in order.
         source: name of the plan file.
         plan: digest of the plan's text after overrides (hex).
-        contract: digest of all that ranks must agree on (hex).
+        contract: digest of all that ranks must agree on (hex); empty without planned roots.
         roots, graphs, buckets, phases: the body.
     """
 

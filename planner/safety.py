@@ -243,7 +243,7 @@ def _same_communication(programs: Sequence[Program], streams: Sequence[Stream]) 
     for program, stream in zip(programs[1:], streams[1:], strict=True):
         own = _communication(program, stream)
         for theirs, mine in zip_longest(first, own):
-            if theirs is None or mine is None or theirs[1:] != mine[1:]:
+            if theirs is None or mine is None or theirs[1] != mine[1]:
                 there = f"`{theirs[1]}`" if theirs else "nothing"
                 here = f"`{mine[1]}`" if mine else "nothing"
                 fact = f"it sends {here} where rank {programs[0].rank} sends {there}"
@@ -251,13 +251,12 @@ def _same_communication(programs: Sequence[Program], streams: Sequence[Stream]) 
                 break
 
 
-def _communication(program: Program, stream: Stream) -> list[tuple[int, str, int]]:
-    """Line, spelling and elements of every collective, `after` and `when` left out."""
+def _communication(program: Program, stream: Stream) -> list[tuple[int, str]]:
+    """Line and meaning of every collective; where it starts is each rank's own affair."""
     buckets = {bucket.name: bucket for bucket in program.buckets}
-    found: list[tuple[int, str, int]] = []
+    found: list[tuple[int, str]] = []
     for place, line in _numbered(stream, ReduceStart):
         bucket = buckets.get(line.bucket)
-        dtype = bucket.wire if bucket else ""
-        text = f"reduce {line.bucket} axis={line.axis} {dtype}"
-        found.append((place, text, bucket.numel if bucket else 0))
+        size = f" {bucket.numel} × {bucket.wire}" if bucket else ""
+        found.append((place, f"reduce {line.bucket}{size} axis={line.axis}"))
     return found

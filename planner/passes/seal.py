@@ -27,4 +27,4 @@ class Seal(Exact):
             for root in facts.roots
             if root.path in PLANNED_PATHS
         ]
-        return replace(program, contract=contract_digest(texts))
+        return replace(program, contract=contract_digest(texts) if texts else "")
