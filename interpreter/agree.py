@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-import torch.distributed as dist
-
 from sgplan.grammar.diagnostics import Diagnostic
+from sgplan.planner import torch_api
 
 PATIENCE = timedelta(seconds=5)
 
@@ -31,7 +30,7 @@ class Agreement:
         timeout: seconds to wait for the last member.
     """
 
-    store: dist.Store
+    store: torch_api.Store
     topic: str
     rank: int
     ranks: Sequence[int]

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-
 from sgplan.interpreter.rank import Rank
 
 

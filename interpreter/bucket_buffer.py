@@ -1,4 +1,4 @@
-"""The memory of one bucket: a flat buffer, a view for every gradient, and when it may be used again.
+"""The memory of one bucket: a flat buffer, a view for every gradient, and when it is free again.
 
 After delivery parameters' `.grad`s are views of the buffer, so it belongs to the script until those
 are gone; then the same memory serves the next backward, else a new buffer is taken.
@@ -7,7 +7,6 @@ are gone; then the same memory serves the next backward, else a new buffer is ta
 from __future__ import annotations
 
 import torch
-
 from sgplan.planner import torch_api
 from sgplan.planner.program import Bucket
 

@@ -15,9 +15,6 @@ from typing import Any
 
 import torch
 import torch.fx as fx
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel as DDP
-
 from sgplan.grammar.diagnostics import Diagnostic, Label
 from sgplan.interpreter import events
 from sgplan.interpreter.rank import Rank
@@ -27,6 +24,8 @@ from sgplan.planner.capture.backend import Compiled, GraphCompiler, GraphRecorde
 from sgplan.planner.capture.provenance import input_names, output_names
 from sgplan.planner.capture.record import ValueNames
 from sgplan.planner.facts import GraphFact
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 OURS = (None, "inductor", "sgplan")
 _DYNAMIC = {"on": True, "off": False}
@@ -60,7 +59,7 @@ class Compiling:
         self._prepared = False
         self.plan_capturing = False
 
-    # --- patches -----------------------------------------------------------------------------------
+    # --- patches ---------------------------------------------------------------------------------
 
     def install(self) -> None:
         """Patch `torch.compile`, `Module.compile` and the Inductor backend class."""
@@ -74,8 +73,8 @@ class Compiling:
             return owner.script_compiles(model, given)
 
         @functools.wraps(self._compile_module)
-        def compile_module(module: nn.Module, *args: Any, **given: Any) -> None:
-            owner.script_compiles_in_place(module, args, given)
+        def compile_module(self: nn.Module, *args: Any, **given: Any) -> None:
+            owner.script_compiles_in_place(self, args, given)
 
         torch.compile = compile
         nn.Module.compile = compile_module
@@ -105,7 +104,7 @@ class Compiling:
             given["backend"] = "inductor"
         if isinstance(model, DDP):
             return self._compile_ddp(model, given)
-        compiled = self._compile(model, **given)
+        compiled: Any = self._compile(model, **given)
         if isinstance(model, nn.Module):
             self._found(model)
             compiled.forward = self._counted(compiled.forward, unwrapped(model))
@@ -123,15 +122,14 @@ class Compiling:
         target = unwrapped(module)
         self._found(target)
         self._override(given)
-        self.capture(target, given)
-        target._compiled_call_impl = self._counted(target._compiled_call_impl, target)
+        target._compiled_call_impl = self._counted(self.capture(target, given), target)
 
     def _compile_ddp(self, ddp: DDP, given: dict[str, Any]) -> Any:
         """The inner module is the graph; the wrapper only has to look as the script expects."""
         inner = unwrapped(ddp)
         self._found(inner)
         self.capture(inner, given)
-        outer = self._compile(ddp, **given)
+        outer: Any = self._compile(ddp, **given)
         outer.forward = ddp.__call__
         return outer
 
@@ -162,7 +160,7 @@ class Compiling:
             )
         given[name] = value
 
-    # --- capture -----------------------------------------------------------------------------------
+    # --- capture ---------------------------------------------------------------------------------
 
     def _found(self, module: nn.Module) -> None:
         """The script compiles a module: a root of its own unless DDP has or gets it."""
@@ -186,7 +184,7 @@ class Compiling:
             root.path = "in_graph"
 
     def entering(self, root: Root, module: nn.Module) -> None:
-        """A root appeared: decide its engine, capture it where plan or plan mode want it, report it."""
+        """A root appeared: decide its engine, capture it where it is wanted, report it."""
         self.prepare()
         self._choose_engine(root)
         self._rank.describe(root)
@@ -218,18 +216,20 @@ class Compiling:
             )
         return found
 
-    def capture(self, module: nn.Module, given: dict[str, Any]) -> None:
-        """Compile a module in place: its calls, hooks included, become one frame Dynamo captures."""
+    def capture(self, module: nn.Module, given: dict[str, Any]) -> Callable[..., Any]:
+        """Compile a module in place: its calls, hooks included, become one frame for Dynamo."""
         compiled = self._compile(torch_api.wrap_inline(module._call_impl), **given)
         wish = self._rank.capture_of(self._rank.root_of(module))
         eager_eval = wish.eval == "as_written" and not self.compiles(module)
         call = functools.partial(self._call_whole, compiled)
-        module._compiled_call_impl = _eager_without_grad(call, module) if eager_eval else call
+        chosen = _eager_without_grad(call, module) if eager_eval else call
+        module._compiled_call_impl = chosen
+        return chosen
 
     def _call_whole(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return self._whole(call, args, kwargs)
 
-    # --- the backend -------------------------------------------------------------------------------
+    # --- the backend -----------------------------------------------------------------------------
 
     def compile(
         self,
@@ -377,7 +377,7 @@ class Compiling:
     def _whole(
         self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """A compiled call; under `graph = whole` a graph break is the plan's error, not the script's."""
+        """A compiled call; under `graph = whole` a graph break is an error of the plan."""
         capture = self._rank.plan.capture_of(None)
         if capture.graph != "whole":
             return call(*args, **kwargs)

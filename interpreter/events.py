@@ -78,7 +78,7 @@ class CompileStarted:
 
 @dataclass(frozen=True, slots=True)
 class CompileFinished:
-    """`cache` is `hit`, `miss` or `off`; `why` is the recompile reason, empty for a first compile."""
+    """`cache` is `hit`, `miss` or `off`; `why` is the recompile reason, else empty."""
 
     region: str
     seconds: float

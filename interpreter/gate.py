@@ -2,9 +2,9 @@
 
 A compiled backward hands out a slot of the bucket, to be filled by the reduction, instead of a
 gradient. That is right only when nobody but AccumulateGrad takes it and nobody looks before the
-reduction is done: the parameter has exactly one in-edge in the whole autograd graph, from a compiled
-node; it has no user hooks and no `.grad` yet; its reducer is armed. Everything else goes through hooks,
-parameter by parameter, over the same buckets.
+reduction is done: the parameter has exactly one in-edge in the whole autograd graph, from a
+compiled node; it has no user hooks and no `.grad` yet; its reducer is armed. Everything else goes
+through hooks, parameter by parameter, over the same buckets.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-
 from sgplan.planner import torch_api
 
 if TYPE_CHECKING:

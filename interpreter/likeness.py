@@ -1,8 +1,9 @@
-"""Whether the ranks run the same graphs, sizes left out, and reduce the same way: a note, or an error.
+"""Whether the ranks run the same graphs, sizes left out, and reduce the same way.
 
-Data-parallel ranks may differ in both, because communication depends on the bucket list only. At the
-end of some early steps each rank publishes what it has, and compares what all had at that step when
-they have published it, without waiting; under `agree = strict` it waits, and a difference ends the run.
+Data-parallel ranks may differ in both, because communication depends on the bucket list only. At
+the end of some early steps each rank publishes what it has, and compares what all had at that step
+when they have published it, without waiting; under `agree = strict` it waits, and a difference ends
+the run, else it is a note.
 """
 
 from __future__ import annotations
@@ -10,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-import torch.distributed as dist
-
+from sgplan.planner import torch_api
 
 LOOKS = frozenset({1, 2, 4, 8, 16, 32})
 
@@ -25,7 +25,7 @@ class Likeness:
         rank, world: of this process.
     """
 
-    def __init__(self, store: dist.Store, root: str, rank: int, world: int) -> None:
+    def __init__(self, store: torch_api.Store, root: str, rank: int, world: int) -> None:
         self._store = store
         self._root = root
         self._rank = rank
@@ -39,7 +39,7 @@ class Likeness:
             self._pending.append(step)
 
     def difference(self) -> str:
-        """How some rank differs from the first, in words; empty when none does or is not known yet."""
+        """How some rank differs from the first, in words; empty when none is known to."""
         while self._pending and self._store.check(self._keys(self._pending[0])):
             if found := self._compare(self._pending.pop(0)):
                 return found
@@ -55,7 +55,8 @@ class Likeness:
         path, *graphs = texts[0]
         for rank, (other_path, *other_graphs) in enumerate(texts):
             if other_path != path:
-                return f"`{self._root}` reduces by {_words(path)} on rank 0, by {_words(other_path)} on rank {rank}"
+                here, there = _words(path), _words(other_path)
+                return f"`{self._root}` reduces by {here} on rank 0, by {there} on rank {rank}"
             if other_graphs != graphs:
                 more = f"{len(graphs)} graphs on rank 0, {len(other_graphs)} on rank {rank}"
                 same = len(set(graphs) & set(other_graphs))

@@ -1,4 +1,4 @@
-"""What could not be captured: graph breaks and frames over the recompile limit, each with its place.
+"""What could not be captured, each with its place: graph breaks, frames over the recompile limit.
 
 Listens to Dynamo's own log records, which carry the place and the reason; refuses to guess either.
 """
@@ -68,7 +68,7 @@ class _Listener(logging.Handler):
 
 
 def graph_break(text: str) -> MissFact | None:
-    """A graph break (`train.py:12`) or a skipped frame (`forward, train.py:8`), None for other text."""
+    """A graph break (`train.py:12`) or a skipped frame (`forward, train.py:8`), else None."""
     skipped = _SKIPPED.search(text)
     place = skipped or _PLACE.search(text)
     if place is None:
@@ -92,5 +92,6 @@ def limit_spent(text: str) -> MissFact | None:
     last = (found["reason"] or "not given").strip()
     return MissFact(
         found["function"],
-        f"fell back to eager: {found['setting']} {found['limit']} is spent; the last reason: {last}",
+        f"fell back to eager: {found['setting']} {found['limit']} is spent; "
+        f"the last reason: {last}",
     )

@@ -2,8 +2,8 @@
 
 Registered when this module is imported, before any compile cache is read: a cached graph that names
 an unregistered op fails at its load. The op knows nothing of buckets; it asks the gate which of its
-gradients a reducer takes over, and copies the others, because Inductor reuses a gradient's memory as
-soon as the op has returned.
+gradients a reducer takes over, and copies the others, because Inductor reuses a gradient's memory
+as soon as the op has returned.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-
 from sgplan.interpreter import gate
 from sgplan.planner import torch_api
 

@@ -42,7 +42,7 @@ def install(fusing: Fusing) -> None:
 
 
 def _patch(cls: type[Optimizer], fusing: Fusing) -> None:
-    original = cls.__init__
+    original: Callable[..., None] = cls.__init__
     signature = inspect.signature(original)
 
     @functools.wraps(original)

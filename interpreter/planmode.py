@@ -1,8 +1,8 @@
 """How plan mode ends: at the first backward, on every rank, with exit status 0 and nothing updated.
 
 All that a plan needs is captured by then (the backward of a compiled graph is lowered with its
-forward). The ranks meet through the store, not by a collective, for a bounded time: a rank that never
-reaches a backward is ended by its watching thread once the others are done.
+forward). The ranks meet through the store, not by a collective, for a bounded time: a rank that
+never reaches a backward is ended by its watching thread once the others are done.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ import time
 from typing import Any
 
 import torch
-
 from sgplan.interpreter import events
 from sgplan.interpreter.rank import Rank
 
-# Seconds: a rank that is done waits so long for the others; one the others wait for is ended before.
+# Seconds: a rank that is done waits so long for the others; a straggler is ended before that.
 MEETING = 60.0
 STRAGGLER = 20.0
 

@@ -1,8 +1,8 @@
 """One rank under a plan: its roots, its program, and what they report.
 
-The patches call in here; nothing here patches. Owns the list of roots, the facts and the program made
-of them, the recorder, and the way out when the run is refused. Lowering comes from outside as plain
-functions, so that this folder does not import the planner's passes.
+The patches call in here; nothing here patches. Owns the list of roots, the facts and the program
+made of them, the recorder, and the way out when the run is refused. Lowering comes from outside as
+plain functions, so that this folder does not import the planner's passes.
 """
 
 from __future__ import annotations
@@ -22,21 +22,20 @@ from typing import Any, Literal, NoReturn
 
 import torch
 import torch.distributed as dist
-from torch import nn
-
 from sgplan.grammar.diagnostics import Diagnostic, Label, Refused, has_errors
 from sgplan.grammar.plan import Capture, Plan, Sync
 from sgplan.interpreter import events, gate
 from sgplan.interpreter.agree import Agreement, disagreement
-from sgplan.interpreter.record import Recorder
-from sgplan.interpreter.reducer import Reducer
 from sgplan.interpreter.likeness import Likeness
 from sgplan.interpreter.misses import Misses
+from sgplan.interpreter.record import Recorder
+from sgplan.interpreter.reducer import Reducer
 from sgplan.interpreter.roots import Root, RootNames, first_tensor, qualified
 from sgplan.interpreter.steps import StepWatch, elements
 from sgplan.planner import torch_api
 from sgplan.planner.facts import Facts, MissFact, OptimizerFact, RootFact
 from sgplan.planner.program import Bucket, Program
+from torch import nn
 
 Mode = Literal["apply", "plan"]
 STRICT_WAIT = 600.0  # seconds for the other ranks to end their first step, compiling included
@@ -97,7 +96,7 @@ class Rank:
         self.roots: list[Root] = []
         self.names = RootNames(plan.models)
         self.steps = StepWatch(self.emit, self._step_ended)
-        self.store: dist.Store | None = None
+        self.store: torch_api.Store | None = None
         self.misses = Misses(self.missed)
         self._likeness: dict[str, Likeness] = {}
         self.fused_objections: dict[int, str] = {}
@@ -353,7 +352,7 @@ class Rank:
         text = f"waiting for ranks {', '.join(map(str, ranks))} to enter DDP"
         self.once(events.NoteAdded, "agreement", text)
 
-    # --- who ended, told through the store ---------------------------------------------------------
+    # --- who ended, told through the store -------------------------------------------------------
 
     def publish_end(self) -> None:
         """Tell the other ranks that this one takes no further step."""
@@ -391,7 +390,7 @@ class Rank:
                 return found
         return found
 
-    # --- the script's calls ------------------------------------------------------------------------
+    # --- the script's calls ----------------------------------------------------------------------
 
     def attach_reducer(self, root: Root, reducer: Reducer) -> None:
         self._reducers[root.name] = reducer
@@ -453,7 +452,7 @@ class Rank:
         touched = reducer is None or reducer in armed or not self._reducers
         self.steps.backward(tensors[0] if len(tensors) == 1 else None, leading=touched)
 
-    # --- optimizers ----------------------------------------------------------------------------------
+    # --- optimizers ------------------------------------------------------------------------------
 
     def wants_fused(self, parameters: Sequence[Any]) -> bool:
         """Whether the plan asks for a fused optimizer over these parameters."""
@@ -470,7 +469,7 @@ class Rank:
         self.fused_objections[id(optimizer)] = why
         self.once(events.FallbackTaken, "", f"{type(optimizer).__name__} as written", why)
 
-    # --- the end of a step ---------------------------------------------------------------------------
+    # --- the end of a step -----------------------------------------------------------------------
 
     def _step_ended(self) -> None:
         for reducer in self._reducers.values():

@@ -1,9 +1,9 @@
 """The planned reducer of one data-parallel root: gradients in, the program's backward phase out.
 
 It stands where DDP keeps its C++ reducer and offers the same small surface. Hooks on AccumulateGrad
-nodes and `sgplan.ready` ops in compiled graphs both end in `_mark`; the cursor then carries out every
-instruction whose gradients are there. A forward in grad mode with gradient synchronisation on arms
-it, the first complete reduction disarms it, as stock DDP does.
+nodes and `sgplan.ready` ops in compiled graphs both end in `_mark`; the cursor then carries out
+every instruction whose gradients are there. A forward in grad mode with gradient synchronisation on
+arms it, the first complete reduction disarms it, as stock DDP does.
 
 Owns: the bucket buffers, the hooks, the state of the running reduction. The parameters are the
 script's.
@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-
 from sgplan.interpreter.bucket_buffer import BucketBuffer
 from sgplan.interpreter.gate import Owner
 from sgplan.interpreter.run import Cursor
@@ -31,12 +30,12 @@ DTYPES = {"f64": torch.float64, "f32": torch.float32, "bf16": torch.bfloat16, "f
 
 _UNFINISHED = (
     "Expected to have finished reduction in the prior iteration before starting a new one. "
-    "Parameters that got no gradient: {names}. Their outputs took no part in the loss on this rank: "
-    "pass `find_unused_parameters=True` to DistributedDataParallel, or use them in the loss"
+    "Parameters that got no gradient: {names}. Their outputs took no part in the loss on this "
+    "rank: pass `find_unused_parameters=True` to DistributedDataParallel, or use them in the loss"
 )
 _TWICE = (
-    "Expected to mark a variable ready only once: `{name}` got a second gradient before the reduction "
-    "of the first was complete"
+    "Expected to mark a variable ready only once: `{name}` got a second gradient before the "
+    "reduction of the first was complete"
 )
 
 
@@ -127,7 +126,7 @@ class Reducer:
         """DDP's forward begins; nothing to do before it knows whether it arms."""
 
     def _rebuild_buckets(self) -> bool:
-        """The list never changes; like stock, the place where an unfinished reduction is an error."""
+        """The list never changes; as in stock, an unfinished reduction is an error here."""
         if self._partial:
             missing = [
                 name for name, ready in zip(self.setup.names, self._ready, strict=True) if not ready
@@ -139,7 +138,8 @@ class Reducer:
         """Arm: the next complete backward reduces.
 
         Args:
-            outputs: with `find_unused`, the forward's tensors; parameters they do not reach are ready.
+            outputs: with `find_unused`, the forward's tensors; parameters they do not reach are
+                ready.
         """
         self._reset()
         self._cursor.rewind()
@@ -241,7 +241,7 @@ class Reducer:
             self._mark(index)
 
     def advance(self) -> None:
-        """Carry out what is ready; behind the last gradient, see to it that the rest runs at the end."""
+        """Carry out what is ready; behind the last gradient, let the rest run at the end."""
         self._cursor.advance()
         if self._missing == 0 and not self._queued:
             self._queued = True
@@ -315,7 +315,7 @@ class Reducer:
                     targets.append(grad.detach())
                     sources.append(view)
             if targets:
-                torch._foreach_copy_(targets, sources)
+                torch_api.copy_all(targets, sources)
 
 
 class _AccumulateHooks:

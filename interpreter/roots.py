@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import nn
-
 from sgplan.grammar.plan import Model
 from sgplan.planner.facts import Engine, GraphFact, MissFact, ParameterFact, RootFact
 from sgplan.planner.facts import Path as ReductionPath
+from torch import nn
 
 SHORT_DTYPES = {
     torch.float64: "f64",

@@ -1,7 +1,8 @@
 """What a step is, and what is measured in it.
 
-A step ends when the leading optimizer (the one with most parameter elements) steps, or its GradScaler
-skips it; without an optimizer at the first forward after a backward, or at the end of the script.
+A step ends when the leading optimizer (the one with most parameter elements) steps, or its
+GradScaler skips it; without an optimizer at the first forward after a backward, or at the end of
+the script.
 """
 
 from __future__ import annotations
@@ -13,11 +14,10 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook
-
 from sgplan.interpreter.events import StepFinished
 from sgplan.planner import torch_api
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 
 class StepWatch:

@@ -1,8 +1,8 @@
 """DDP taken over in place: the class stays, its C++ reducer is replaced by the planned one.
 
 Everything DDP does around the reducer (verification, broadcast, buffers, device moves, `no_sync`,
-unused-parameter sink) stays stock code. What stock DDP can do and the planned reducer cannot goes to
-the stock path: decided when DDP is entered, or at the first call that needs it.
+unused-parameter sink) stays stock code. What stock DDP can do and the planned reducer cannot goes
+to the stock path: decided when DDP is entered, or at the first call that needs it.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel as DDP
-
 from sgplan.interpreter import events
 from sgplan.interpreter.rank import Rank
 from sgplan.interpreter.reducer import Reducer, ReducerSetup
 from sgplan.interpreter.roots import SHORT_DTYPES, Root, trainable, unwrapped
 from sgplan.planner import torch_api
 from sgplan.planner.program import Instruction, Program, Run
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 # Digests of an artefact that no later root can change.
 KNOWN_AT_ENTRY = frozenset({"plan", "mesh", "torch"})
@@ -67,17 +66,17 @@ class Takeover:
         takeover = self
 
         @functools.wraps(self._init)
-        def init(ddp: DDP, *args: Any, **kwargs: Any) -> None:
-            takeover.enter(ddp, args, kwargs)
-            takeover._init(ddp, *args, **kwargs)
+        def init(self: DDP, *args: Any, **kwargs: Any) -> None:
+            takeover.enter(self, args, kwargs)
+            takeover._init(self, *args, **kwargs)
 
         @functools.wraps(self._init_helper)
-        def init_helper(ddp: DDP, parameters: Any, *rest: Any, **named: Any) -> None:
-            takeover.build(ddp, parameters, rest, named)
+        def init_helper(self: DDP, parameters: Any, *rest: Any, **named: Any) -> None:
+            takeover.build(self, parameters, rest, named)
 
         @functools.wraps(self._run_forward)
-        def run_forward(ddp: DDP, *inputs: Any, **kwargs: Any) -> Any:
-            return takeover.forward(ddp, inputs, kwargs)
+        def run_forward(self: DDP, *inputs: Any, **kwargs: Any) -> Any:
+            return takeover.forward(self, inputs, kwargs)
 
         DDP.__init__ = init
         DDP._ddp_init_helper = init_helper
@@ -85,7 +84,7 @@ class Takeover:
         for name, what in _STOCK_METHODS.items():
             _demote_before(self, name, what)
 
-    # --- entering ----------------------------------------------------------------------------------
+    # --- entering --------------------------------------------------------------------------------
 
     def enter(self, ddp: DDP, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """DDP is entered: make the root, agree with the other ranks."""
@@ -147,7 +146,7 @@ class Takeover:
         )
         return "" if sparse is None else f"`{sparse}` makes sparse gradients"
 
-    # --- the reducer -------------------------------------------------------------------------------
+    # --- the reducer -----------------------------------------------------------------------------
 
     def build(self, ddp: DDP, parameters: Sequence[torch.Tensor], rest: Any, named: Any) -> None:
         """In place of stock's reducer: ours, or stock's where the root stays stock."""
@@ -159,12 +158,13 @@ class Takeover:
             return
         self._stock[ddp] = (parameters, rest, named)
         ddp.reducer = self._reducer(ddp, root)
-        ddp.logger = _Logger(self, ddp)
+        ddp.logger = _Logger(self, ddp)  # pyright: ignore[reportAttributeAccessIssue]
         ddp._passing_sync_batchnorm_handle(ddp.module)
 
     def _reducer(self, ddp: DDP, root: Root) -> Any:
         rank = self._rank
         program = rank.lower()
+        assert ddp.process_group is not None
         setup = ReducerSetup(
             root=root.name,
             names=[name for name, _ in root.parameters],
@@ -298,7 +298,6 @@ class _Logger(_Demoting):
 def reductions_of(program: Program, root: str) -> list[Instruction]:
     """The root's part of the backward phase, without the calls that autograd makes itself."""
     own = {bucket.name for bucket in program.buckets if bucket.root == root}
-    graphs = {graph.name for graph in program.graphs if graph.root == root}
     found: list[Instruction] = []
     for instruction in program.phase("backward"):
         if isinstance(instruction, Run):
@@ -326,4 +325,4 @@ def _group(given: dict[str, Any]) -> dist.ProcessGroup:
     mesh = given.get("device_mesh")
     if mesh is not None:
         return mesh.get_group(mesh_dim=0)
-    return given.get("process_group") or dist.distributed_c10d._get_default_group()
+    return given.get("process_group") or torch_api.default_group()

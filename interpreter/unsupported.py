@@ -15,7 +15,7 @@ import torch
 
 
 def named(parameters: Iterable[Any]) -> str:
-    """What an optimizer's parameters say of the script; empty when nothing stands against a plan."""
+    """What an optimizer's parameters say against a plan; empty when they say nothing."""
     kinds = {type(parameter).__name__ for parameter in parameters}
     if "FlatParameter" in kinds:
         return "the script shards its model with FSDP"
@@ -30,14 +30,15 @@ def named(parameters: Iterable[Any]) -> str:
 
 def watch_spawn(say: Callable[[str], None]) -> None:
     """Name a script that starts its own ranks: they do not come from a launcher."""
-    import torch.multiprocessing as mp
-
-    original = mp.start_processes
+    # Imported for the module: the package's attribute `spawn` is the function of that name.
+    package: Any = torch.multiprocessing
+    module: Any = sys.modules["torch.multiprocessing.spawn"]
+    original = module.start_processes
 
     @functools.wraps(original)
     def start_processes(*args: Any, **kwargs: Any) -> Any:
         say("the script starts its ranks itself with `mp.spawn`: start them with torchrun")
         return original(*args, **kwargs)
 
-    mp.start_processes = start_processes
-    torch.multiprocessing.spawn.__globals__["start_processes"] = start_processes
+    package.start_processes = start_processes
+    module.start_processes = start_processes

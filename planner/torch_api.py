@@ -1,8 +1,8 @@
 """The one adapter to torch APIs that are private or not documented as stable.
 
 Everything sgplan needs of torch beyond its documented surface goes through here, one function per
-name, so that a new torch release is checked in one file; `tests/planner/test_torch_api.py` names and
-exercises each. This is the only published contract that imports torch.
+name, so that a new torch release is checked in one file; `tests/planner/test_torch_api.py` names
+and exercises each. This is the only published contract that imports torch.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch.distributed as dist
 import torch.fx as fx
 
 __all__ = [
+    "Store",
     "active_ddp",
     "capture_only",
     "compilation_metrics",
@@ -25,7 +26,10 @@ __all__ = [
     "compile_id",
     "compiled_autograd_enabled",
     "compiled_node",
+    "compiler_config",
     "compiling_frame",
+    "copy_all",
+    "default_group",
     "default_store",
     "descriptors",
     "dynamo_counters",
@@ -54,6 +58,8 @@ __all__ = [
     "wrap_inline",
 ]
 
+Store = dist.Store  # pyright: ignore[reportPrivateImportUsage]
+
 
 def running_node() -> Any:
     """The autograd node whose backward runs now (`torch._C._current_autograd_node`)."""
@@ -61,7 +67,7 @@ def running_node() -> Any:
 
 
 def compiled_node(node: Any) -> bool:
-    """Whether an autograd node is the backward of an AOTAutograd graph (`CompiledFunctionBackward`)."""
+    """Whether an autograd node is an AOTAutograd graph's backward (`CompiledFunctionBackward`)."""
     return type(node).__name__ == "CompiledFunctionBackward"
 
 
@@ -82,6 +88,11 @@ def storage_uses(tensor: torch.Tensor) -> int:
     return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
 
 
+def copy_all(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
+    """Copy each source into its target, in one call (`torch._foreach_copy_`)."""
+    torch._foreach_copy_(targets, sources)  # pyright: ignore[reportPrivateImportUsage]
+
+
 def compiled_autograd_enabled() -> bool:
     """Whether backward runs under compiled autograd (`torch._dynamo.compiled_autograd`)."""
     from torch._dynamo import compiled_autograd
@@ -89,7 +100,12 @@ def compiled_autograd_enabled() -> bool:
     return bool(compiled_autograd.compiled_autograd_enabled)
 
 
-def default_store() -> dist.Store:
+def default_group() -> dist.ProcessGroup:
+    """The default process group (`distributed_c10d._get_default_group`)."""
+    return dist.distributed_c10d._get_default_group()
+
+
+def default_store() -> Store:
     """The store of the default process group (`distributed_c10d._get_default_store`)."""
     return dist.distributed_c10d._get_default_store()
 
@@ -103,7 +119,7 @@ def group_timeout(group: dist.ProcessGroup) -> float:
 
 
 def find_tensors(output: Any) -> list[torch.Tensor]:
-    """Every tensor in a nested output, as DDP finds them (`nn.parallel.distributed._find_tensors`)."""
+    """Every tensor in a nested output, as DDP finds them (`distributed._find_tensors`)."""
     from torch.nn.parallel.distributed import _find_tensors
 
     return list(_find_tensors(output))
@@ -117,7 +133,7 @@ def active_ddp() -> Any:
 
 
 def wrap_inline(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A frame around `fn` that Dynamo does not skip (`torch._dynamo.external_utils.wrap_inline`)."""
+    """A frame around `fn` that Dynamo does not skip (`_dynamo.external_utils.wrap_inline`)."""
     from torch._dynamo.external_utils import wrap_inline as wrap
 
     return wrap(fn)
@@ -144,7 +160,8 @@ def compile_fx(gm: fx.GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Call
 
     if "compile_region_name" not in signature(compile_whole).parameters:
         kwargs.pop("compile_region_name", None)
-    return compile_whole(gm, inputs, **kwargs)
+    compiled: Any = compile_whole(gm, inputs, **kwargs)
+    return compiled
 
 
 def compile_fx_inner(gm: fx.GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Any:
@@ -161,8 +178,14 @@ def functorch_config(**settings: Any) -> AbstractContextManager[Any]:
     return config.patch(**settings)
 
 
+def compiler_config(**settings: Any) -> AbstractContextManager[Any]:
+    """Patch `torch.compiler.config` for a while."""
+    config: Any = torch.compiler.config
+    return config.patch(**settings)
+
+
 def inductor_cache_dir() -> str:
-    """Inductor's cache folder of this user (`torch._inductor.runtime.cache_dir_utils.cache_dir`)."""
+    """Inductor's cache folder of this user (`_inductor.runtime.cache_dir_utils.cache_dir`)."""
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
     return cache_dir()
@@ -176,8 +199,8 @@ def capture_only(
 ) -> None:
     """Trace the ATen forward and backward of a Dynamo graph as eager would run them; nothing runs.
 
-    Source: `torch._dynamo.backends.common.aot_autograd` with the default partition, which saves what
-    eager saves. Both callbacks return a callable that is never called.
+    Source: `torch._dynamo.backends.common.aot_autograd` with the default partition, which saves
+    what eager saves. Both callbacks return a callable that is never called.
     """
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.partitioners import default_partition
@@ -208,7 +231,7 @@ def gradient_inputs(backward: fx.GraphModule) -> list[int | None]:
     for value, descriptor in zip(values, descriptors, strict=False):
         source = descriptor.grad_of if isinstance(descriptor, GradAOTOutput) else None
         is_plain = isinstance(source, PlainAOTInput) and isinstance(value, fx.Node)
-        found.append(source.idx if is_plain else None)  # pyright: ignore[reportOptionalMemberAccess]
+        found.append(plain_input(source) if is_plain else None)
     return found
 
 
@@ -292,8 +315,8 @@ def input_source(placeholder: fx.Node) -> str:
     Source: `node.meta["grapharg"].source`.
     """
     source = getattr(placeholder.meta.get("grapharg"), "source", None)
-    name = getattr(source, "name", "")
-    return name() if callable(name) else name
+    name: Any = getattr(source, "name", "")
+    return str(name() if callable(name) else name)
 
 
 def size_hint(size: Any) -> int:

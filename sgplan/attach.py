@@ -1,7 +1,7 @@
 """Inside a rank: wire planner and interpreter together and patch torch, once torch is loaded.
 
-Called by the injected `sitecustomize`. Everything a rank needs of other folders is put together here;
-nothing else imports both the planner's passes and the interpreter.
+Called by the injected `sitecustomize`. Everything a rank needs of other folders is put together
+here; nothing else imports both the planner's passes and the interpreter.
 """
 
 from __future__ import annotations
@@ -112,5 +112,5 @@ def _planner() -> Any:
         overlap=overlap.overlap_violations,
         digests=artefact.digests_of,
         stale=artefact.differences,
-        part=lambda program, facts: msgpack.packb(artefact.encode_part(program, facts)),
+        part=lambda program, facts: msgpack.Packer().pack(artefact.encode_part(program, facts)),
     )

@@ -1,8 +1,8 @@
 """The Dynamo backend `sgplan`, an entry point of `torch_dynamo_backends`.
 
-Under `sgplan apply` and `sgplan plan` every Inductor compile goes through the plan, whatever name the
-script uses, and this function is not reached. Elsewhere there is no plan: the graph is compiled by
-Inductor as it is, and that is said once.
+Under `sgplan apply` and `sgplan plan` every Inductor compile goes through the plan, whatever name
+the script uses, and this function is not reached. Elsewhere there is no plan: the graph is compiled
+by Inductor as it is, and that is said once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def sgplan(
         mode, options: as `torch.compile` takes them for Inductor.
     """
     warnings.warn(
-        "backend `sgplan` without a plan compiles with Inductor as it is: start with `sgplan apply`",
+        "backend `sgplan` without a plan compiles with Inductor as it is: "
+        "start with `sgplan apply`",
         stacklevel=2,
     )
     return torch_api.inductor_wrapper()(mode, options, None)(gm, list(inputs))

@@ -1,8 +1,8 @@
-"""Compile one Dynamo graph under the plan: record its ATen graphs, insert reductions, call Inductor.
+"""Compile one Dynamo graph under the plan: record its graphs, insert reductions, call Inductor.
 
 Knows Inductor's entry points and caches; knows nothing of ranks, buckets or processes. The caller
-says what to do with captured graphs through two callbacks, and the same graphs come back from a side
-file when Inductor's cache already holds the compiled code.
+says what to do with captured graphs through two callbacks, and the same graphs come back from a
+side file when Inductor's cache already holds the compiled code.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 import torch.fx as fx
 from sgplan.planner import torch_api
 from sgplan.planner.capture.insert import OPS_VERSION, insert_ready
@@ -30,8 +29,8 @@ class Compiled:
 
     Attributes:
         call: what Dynamo shall call.
-        graphs: recorded graphs in wire form, forward before backward; None on a cache hit whose side
-            file is gone.
+        graphs: recorded graphs in wire form, forward before backward; None on a cache hit whose
+            side file is gone.
         seconds: spent here.
         cache: `hit` when nothing was lowered again, else `miss`; `off` in capture only.
     """
@@ -75,14 +74,14 @@ class GraphCompiler:
         def inner(graph: fx.GraphModule, example: Sequence[Any], **kwargs: Any) -> Any:
             direction: Direction = "backward" if kwargs.get("is_backward") else "forward"
             graphs.append(self.record(graph, direction, inputs))
-            with torch.compiler.config.patch(cache_key_tag=""):
+            with torch_api.compiler_config(cache_key_tag=""):
                 if direction == "backward" and self.reductions == "in_graph":
                     insert_ready(graph, inputs)
                 return torch_api.compile_fx_inner(graph, example, **kwargs)
 
         with (
             torch_api.functorch_config(force_non_lazy_backward_lowering=True),
-            torch.compiler.config.patch(cache_key_tag=self.tag),
+            torch_api.compiler_config(cache_key_tag=self.tag),
             side.once(),
         ):
             call = torch_api.compile_fx(
@@ -96,7 +95,7 @@ class GraphCompiler:
 
 @dataclass(frozen=True, slots=True)
 class GraphRecorder:
-    """Records the graphs that eager runs, for plan mode; the script's own Python goes on running."""
+    """Records the graphs that eager runs, for plan mode; the script's Python goes on running."""
 
     record: RecordGraph
 
@@ -127,7 +126,7 @@ class InductorRecorder:
     def compile(
         self, gm: fx.GraphModule, inputs: Sequence[Any], patches: dict[str, Any], name: str | None
     ) -> Compiled:
-        """Trace as `GraphCompiler` does, stop before code generation, go on with the script's Python."""
+        """Trace as `GraphCompiler` does, stop before code generation, go on in plain Python."""
         began = time.perf_counter()
         graphs: list[Any] = []
 

@@ -40,7 +40,7 @@ def dynamo_digest(gm: fx.GraphModule, inputs: Sequence[Any], tag: str) -> str:
 
 
 class SideFile:
-    """What one compile captured, kept next to Inductor's cache: read on a hit, written on a miss."""
+    """What one compile captured, next to Inductor's cache: read on a hit, written on a miss."""
 
     def __init__(self, folder: Path, digest: str) -> None:
         self.path = folder / f"{digest}.msgpack"
@@ -74,5 +74,5 @@ class SideFile:
         """Publish by rename, so that a reader never sees half a file."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         partial = self.path.with_suffix(f".{os.getpid()}.tmp")
-        partial.write_bytes(msgpack.packb(graphs))
+        partial.write_bytes(msgpack.Packer().pack(graphs))
         partial.replace(self.path)

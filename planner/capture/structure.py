@@ -71,9 +71,9 @@ def _constant(value: Any, shapes: Shapes) -> str:
 
 
 def _arguments(node: fx.Node, place: Mapping[fx.Node, int], shapes: Shapes) -> Iterator[str]:
-    is_op = isinstance(node.target, torch._ops.OpOverload)
-    names = [a.name for a in node.target._schema.arguments] if is_op else []
-    erased = _sizes_of(str(node.target._schema)) if is_op and shapes == "erased" else frozenset()
+    schema = node.target._schema if isinstance(node.target, torch._ops.OpOverload) else None
+    names = [a.name for a in schema.arguments] if schema else []
+    erased = _sizes_of(str(schema)) if schema and shapes == "erased" else frozenset()
     for index, argument in enumerate(node.args):
         is_size = index < len(names) and names[index] in erased
         yield ERASED if is_size else _argument(argument, place, shapes)
