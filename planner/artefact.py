@@ -16,9 +16,9 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
-import msgpack
+import msgpack  # pyright: ignore[reportMissingTypeStubs]
 from sgplan.grammar.diagnostics import Diagnostic, Refused
 from sgplan.grammar.plan import PlanFile
 from sgplan.planner.digest import graphs_digest, modules_digest, parameters_digest, short
@@ -157,7 +157,7 @@ def read_part(path: Path) -> Part:
         Refused: SG1001, it is damaged.
     """
     try:
-        return decode_part(msgpack.unpackb(path.read_bytes()))
+        return decode_part(_unpack(path.read_bytes()))
     except (ValueError, TypeError) as fault:
         _refuse(path, str(fault))
 
@@ -170,7 +170,7 @@ def write(path: Path, artefact: Artefact) -> None:
         "plan": artefact.plan.to_wire(),
         "parts": [encode_part(part.program, part.facts) for part in artefact.parts],
     }
-    packed: bytes = msgpack.packb(body)
+    packed = cast(bytes, cast(Any, msgpack).packb(body))
     replace_file(path, MAGIC + bytes([VERSION]) + hashlib.sha256(packed).digest() + packed)
 
 
@@ -207,9 +207,17 @@ def read(path: Path) -> Artefact:
     if hashlib.sha256(body).digest() != digest:
         _refuse(path, "its content does not match its own digest: cut short or changed")
     try:
-        return _decode(msgpack.unpackb(body))
+        return _decode(_unpack(body))
     except (ValueError, TypeError, KeyError) as fault:
         _refuse(path, f"its content is not what this sgplan writes: {fault}")
+
+
+def _unpack(data: bytes) -> dict[str, Any]:
+    """A msgpack map; msgpack itself has no types."""
+    found = cast(Any, msgpack).unpackb(data)
+    if not isinstance(found, dict):
+        raise WireError("it holds no map")
+    return cast("dict[str, Any]", found)
 
 
 def _decode(body: dict[str, Any]) -> Artefact:

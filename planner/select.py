@@ -10,6 +10,7 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from typing import cast
 
 from sgplan.grammar.diagnostics import Diagnostic, Label, Span
 from sgplan.grammar.plan import Block, Let, Model, Pattern, Plan, Selector, Stage
@@ -128,7 +129,8 @@ def _of_value(name: str, value: object) -> Iterator[Selector]:
     elif isinstance(value, Stage):
         yield from (Selector(glob, None) for glob in value.globs)
     elif isinstance(value, tuple):
-        yield from (found for item in value for found in _of_value(name, item))
+        for item in cast("tuple[object, ...]", value):
+            yield from _of_value(name, item)
     elif isinstance(value, str) and name in GLOB_ATTRIBUTES:
         yield Selector(value, None)
     elif isinstance(value, str) and name == "op":

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache, reduce
-from operator import or_
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -30,7 +29,7 @@ class _Codec:
 
 def encode(value: Any) -> Any:
     """A dataclass instance as plain data: a map of its fields."""
-    return _codec(type(value)).encode(value)
+    return _codec(cast(Any, type(value))).encode(value)
 
 
 def decode(cls: type[T], data: Any) -> T:
@@ -110,7 +109,8 @@ def _list(data: Any, path: str) -> list[Any]:
 def _union(members: tuple[Any, ...]) -> _Codec:
     """`X | None`, or classes told apart by a tag."""
     if NoneType in members:
-        inner = _codec(reduce(or_, (m for m in members if m is not NoneType)))
+        rest = [member for member in members if member is not NoneType]
+        inner = _codec(reduce(lambda a, b: a | b, rest))
         return _Codec(
             lambda value: None if value is None else inner.encode(value),
             lambda data, path: None if data is None else inner.decode(data, path),

@@ -86,7 +86,9 @@ def test_another_version_is_named(tmp_path: Path, written: bytes) -> None:
 def test_a_part_of_the_run_folder_comes_back(tmp_path: Path) -> None:
     one = SAVED.parts[0]
     path = tmp_path / "program-0.msgpack"
-    path.write_bytes(msgpack.packb(artefact.encode_part(one.program, one.facts)))
+    packed = msgpack.packb(artefact.encode_part(one.program, one.facts))
+    assert packed is not None
+    path.write_bytes(packed)
     assert artefact.read_part(path) == one
 
 

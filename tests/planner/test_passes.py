@@ -1,11 +1,10 @@
 """Every pass as text in, text out: `passes/*.txt` hold facts, plan, program before and after.
 
-`UPDATE_GOLDEN=1` rewrites the program after; read its diff.
+`--update-golden` rewrites the program after; read its diff.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -48,23 +47,21 @@ def read(path: Path) -> Case:
     return Case(head, parts[1].strip(), parts[2], parts[3])
 
 
-def write(path: Path, case: Case, after: str) -> None:
+def written(case: Case, after: str) -> str:
+    """The case's file with another program after."""
     head = "".join(f"{key}: {value}\n" for key, value in case.head.items())
-    sections = [f"{head}--- plan\n{case.plan}\n", f"--- before\n{case.before}--- after\n{after}"]
-    path.write_text("".join(sections), encoding="utf-8")
+    return f"{head}--- plan\n{case.plan}\n--- before\n{case.before}--- after\n{after}"
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
-def test_pass(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pass(
+    path: Path, monkeypatch: pytest.MonkeyPatch, golden: Callable[[Path, str], None]
+) -> None:
     monkeypatch.setattr("sgplan.planner.digest.__version__", "0.0")
     case = read(path)
     before = parse_program(case.before)
     made = PASS[case.head["pass"]].apply(before, build.plan(case.plan), FACTS[case.head["facts"]]())
-    after = format_program(made)
-    if os.environ.get("UPDATE_GOLDEN") == "1":
-        write(path, case, after)
-    else:
-        assert after == case.after
+    golden(path, written(case, format_program(made)))
 
 
 def test_every_pass_has_a_case() -> None:

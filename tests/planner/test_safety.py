@@ -14,8 +14,8 @@ from sgplan.planner.passes.base import with_phase
 from sgplan.planner.pipeline import lower
 from sgplan.planner.program import Instruction, Program, ReduceStart, Run, Wait
 
-from . import golden
 from .build import FORWARD, facts, plan, root
+from .conftest import Recorded
 
 SMALL = "bucket = 1KiB  first_bucket = 1KiB"
 PLANS = [
@@ -140,7 +140,7 @@ def test_other_buckets_on_one_rank_are_named() -> None:
     ]
 
 
-def test_the_grid_marks_the_offending_row() -> None:
+def test_the_grid_marks_the_offending_row(recorded: Recorded) -> None:
     first, second = programs()
     lines = backward(second)
     lines[1], lines[2] = lines[2], lines[1]
@@ -149,13 +149,13 @@ def test_the_grid_marks_the_offending_row() -> None:
     found = caught.value.diagnostics[0]
     assert found.code == "SG0511"
     assert found.primary is None, "the default of `overlap` has no place in the plan"
-    golden.check("safety_grid", f"{found.message}\n\n{found.notes[0]}\n")
+    recorded("safety_grid", f"{found.message}\n\n{found.notes[0]}\n")
 
 
 def test_the_clause_that_asked_is_shown() -> None:
     written = plan(f"sync {{ {SMALL}  overlap = prefer }}")
     program = lower(written, facts())
-    lines = [line for line in backward(program) if not isinstance(line, Wait)]
+    lines: list[Instruction] = [r for r in backward(program) if not isinstance(r, Wait)]
     lines.append(Wait(("b0", "b0"), origin=backward(program)[2].origin))
     with pytest.raises(Refused) as caught:
         safety.require_safe([with_phase(program, "backward", lines)])
