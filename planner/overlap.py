@@ -30,18 +30,6 @@ def overlap_violations(plan: Plan, facts: Facts, program: Program) -> list[Diagn
     return found
 
 
-def unjudged(plan: Plan, facts: Facts) -> tuple[str, ...]:
-    """Roots that must overlap and have no captured backward to judge it on."""
-    calls = calls_of(facts)
-    return tuple(
-        root.name
-        for root in facts.roots
-        if plan.sync_of(root.name).overlap == "required"
-        and root.path in PLANNED_PATHS
-        and covering_call(calls, root) is None
-    )
-
-
 def _of_root(
     sync: Sync, root: RootFact, graph: GraphFact, program: Program
 ) -> Iterator[Diagnostic]:

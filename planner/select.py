@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields
 from typing import cast
 
 from sgplan.grammar.diagnostics import Diagnostic, Label, Span
-from sgplan.grammar.plan import Block, Let, Model, Pattern, Plan, Selector, Stage
-from sgplan.planner.facts import Facts, OpFact, RootFact
+from sgplan.grammar.plan import Block, Let, Pattern, Plan, Selector, Stage
+from sgplan.planner.facts import Facts, OpFact
 from sgplan.planner.families import FAMILIES
 from sgplan.planner.globs import covers, matching
 from sgplan.planner.graphs import calls_of
@@ -154,6 +154,11 @@ def _of_let(let: Let, lets: Sequence[Let], depth: int = 0) -> Iterator[Selector]
             yield Selector(glob, op)
 
 
+def problems(plan: Plan, facts: Facts) -> list[Diagnostic]:
+    """What is wrong with the plan's selectors against the captured model; notes included."""
+    return misses(match_all(plan, facts), facts)
+
+
 def misses(matches: Iterable[Match], facts: Facts) -> list[Diagnostic]:
     """SG0508 for every selector that matches nothing: an error where it must match, else a note."""
     modules, sites = module_paths(facts), forward_sites(facts)
@@ -198,22 +203,3 @@ def _nearest(selector: Selector, modules: Sequence[str], ops: Sequence[str]) -> 
     glob_is_wrong = selector.glob is not None and not matching(selector.glob, modules)
     word, known = (selector.glob, modules) if glob_is_wrong else (selector.op or "", ops)
     return difflib.get_close_matches(word or "", known, n=3, cutoff=0.6)
-
-
-def model_misses(plan: Plan, facts: Facts) -> list[Diagnostic]:
-    """SG0508 for every `model` block that names no root of the script."""
-    roots = {root.name: root for root in facts.roots}
-    return [_model_miss(model, facts.roots) for model in plan.models if model.label not in roots]
-
-
-def _model_miss(model: Model, roots: Sequence[RootFact]) -> Diagnostic:
-    span = model.origin("is") or model.span
-    classes = ", ".join(f"`{cls}`" for cls in dict.fromkeys(root.cls for root in roots))
-    nth = f" number {model.nth}" if model.nth else ""
-    return Diagnostic(
-        "SG0508",
-        f"`{model.is_}`{nth} in `{model.address}` names no model of the script",
-        None if span is None else Label(span, "no such model was called"),
-        notes=(f"the script's models are {classes}" if classes else "the script called no model",),
-        help="write the class as `module:Class`, and `nth` to tell several apart, counted from 0",
-    )

@@ -11,9 +11,8 @@ from sgplan.planner.select import (
     forward_sites,
     match,
     match_all,
-    misses,
-    model_misses,
     module_paths,
+    problems,
     selectors_of,
 )
 
@@ -113,7 +112,7 @@ def test_lets_are_read_for_selectors() -> None:
 
 
 def test_a_glob_without_match_is_an_error_with_the_nearest_modules() -> None:
-    found = misses(matches('let a = "block.*.fc"'), facts())
+    found = problems(plan('let a = "block.*.fc"'), facts())
     assert [d.code for d in found] == ["SG0508"]
     assert found[0].severity == "error"
     assert found[0].message == '`"block.*.fc"` in `let a` matches nothing'
@@ -124,39 +123,32 @@ def test_a_glob_without_match_is_an_error_with_the_nearest_modules() -> None:
 
 
 def test_an_op_without_match_is_an_error_with_the_nearest_ops() -> None:
-    found = misses(matches("let a = aten.gleu"), facts())
+    found = problems(plan("let a = aten.gleu"), facts())
     assert found[0].severity == "error"
     assert found[0].help is not None
     assert "`aten.gelu`" in found[0].help
 
 
 def test_a_family_without_match_is_a_note() -> None:
-    found = misses(matches("let a = conv"), facts())
+    found = problems(plan("let a = conv"), facts())
     assert [d.severity for d in found] == ["note"]
 
 
 def test_nothing_near_means_no_suggestion() -> None:
-    found = misses(matches('let a = "zzz.*"'), facts())
+    found = problems(plan('let a = "zzz.*"'), facts())
     assert found[0].help == (
         "`sgplan plan --ops` lists every module, op and family that was captured"
     )
 
 
 def test_a_string_that_may_be_a_path_is_not_judged() -> None:
-    assert misses(matches('let where = "runs"'), facts()) == []
+    assert problems(plan('let where = "runs"'), facts()) == []
 
 
 def test_ops_are_not_missed_where_nothing_was_captured() -> None:
     bare = facts(root("eager", "hooks", graphs=()))
-    assert misses(match_all(plan("let a = aten.gleu"), bare), bare) == []
+    assert problems(plan("let a = aten.gleu"), bare) == []
 
 
 def test_a_plan_without_selectors_has_none() -> None:
     assert list(selectors_of(plan("sync { bucket = 1MiB }"))) == []
-
-
-def test_a_model_that_the_script_lacks_is_an_error() -> None:
-    found = model_misses(plan('model "G" { is = "train:Generator" }'), facts())
-    assert found[0].message == "`train:Generator` in `model.G` names no model of the script"
-    assert found[0].notes == ("the script's models are `train:GPT`",)
-    assert model_misses(plan('model "G" { is = "train:GPT" }'), facts(root(name="G"))) == []
