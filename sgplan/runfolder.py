@@ -10,7 +10,7 @@ import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgpack
 
@@ -55,7 +55,7 @@ class RunFolder:
         (self.path / "plan.sgplan").write_text(plan.text, encoding="utf-8")
         if plan.sets_text:
             (self.path / "plan.set").write_text(plan.sets_text, encoding="utf-8")
-        data = msgpack.packb({"plan": plan.to_wire(), "expect": expect})
+        data = cast(bytes, msgpack.packb({"plan": plan.to_wire(), "expect": expect}))
         (self.path / "plan.msgpack").write_bytes(data)
 
     def read_plan(self) -> PlanFile:
@@ -78,6 +78,10 @@ class RunFolder:
             if rank.isdigit():
                 found[int(rank)] = path
         return dict(sorted(found.items()))
+
+    def was_attached(self) -> bool:
+        """Whether the hook handed over in any process, trained there or not."""
+        return any(self.path.glob("attached-*.txt"))
 
     def attach_failures(self) -> list[AttachFailure]:
         """Interpreters in which the hook could not attach, each distinct one once."""

@@ -72,7 +72,7 @@ def _failed(done: Executed) -> str:
         return f"the command {how} after {_count(summary.steps, 'step')} under the plan"
     if reason := _attach_failed(done):
         return f"the command {how}; the plan was not applied: {reason.fact}"
-    return f"the command {how} before its first step; {_had_done(summary)}"
+    return f"the command {how} before its first step; {_had_done(done)}"
 
 
 def _status_words(status: int) -> str:
@@ -88,11 +88,12 @@ def _signal_name(number: int) -> str:
         return ""
 
 
-def _had_done(summary: Summary) -> str:
+def _had_done(run: Executed) -> str:
     """What sgplan had done until then, so that nobody looks for the fault in the wrong place."""
-    if not summary.ranks:
+    if not _attached(run):
         return "sgplan had not attached to any of its processes"
-    done = [f"attached to {_count(len(summary.ranks), 'rank')}"]
+    summary = run.summary
+    done = [f"attached to {_count(len(summary.ranks) or 1, 'rank')}"]
     roots = _roots(summary)
     done.append(f"found {', '.join(roots)}" if roots else "found no model yet")
     compiles = sum(len(state.compiles) for state in summary.ranks.values())
@@ -122,9 +123,13 @@ def _attach_failed(done: Executed) -> Reason | None:
     return Reason("SG0902", fact, cure)
 
 
+def _attached(done: Executed) -> bool:
+    return bool(done.summary.ranks) or done.folder.was_attached()
+
+
 def _isolated(done: Executed) -> Reason | None:
     found = isolating_options(done.run.command)
-    if done.summary.ranks or not found:
+    if _attached(done) or not found:
         return None
     return Reason("SG0901", f"the command {found[0]}, where nothing can be injected", found[1])
 
@@ -144,7 +149,7 @@ def isolating_options(command: Sequence[str]) -> tuple[str, str] | None:
 
 
 def _nobody_attached(done: Executed) -> Reason | None:
-    if done.summary.ranks:
+    if _attached(done):
         return None
     fact = "the command started no Python that loads torch, or removed PYTHONPATH before it did"
     return Reason("SG0901", fact)

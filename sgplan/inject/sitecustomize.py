@@ -34,24 +34,30 @@ def _role():
 def _report_failure(what, error):
     """One line for the person who looks, and the same in the run folder for `apply` to tell."""
     _say(f"{sys.executable} {what}, the script runs as if there were no plan: {error}")
-    run = os.environ.get("SGPLAN_RUN", "")
-    name = os.path.join(run, f"attach-failed-{os.getpid()}.txt")
+    _leave("attach-failed", f"{sys.executable}\n{what}\n{error}\n")
+
+
+def _leave(kind, text):
+    """A file in the run folder: a process that trains nothing leaves no other trace."""
+    name = os.path.join(os.environ.get("SGPLAN_RUN", ""), f"{kind}-{os.getpid()}.txt")
     try:
         with open(name, "w", encoding="utf-8") as file:
-            file.write(f"{sys.executable}\n{what}\n{error}\n")
+            file.write(text)
     except OSError as fault:
         _say(f"{name} cannot be written: {fault}")
 
 
 def _torch_loaded(torch):
     """Hand over to `sgplan.attach` in a process that may train; children started then stay out."""
-    if not os.environ.get("SGPLAN_RUN") or _role() in ("helper", "launcher"):
+    role = _role() if os.environ.get("SGPLAN_RUN") else "helper"
+    if role in ("helper", "launcher"):
         return
     os.environ["SGPLAN_ATTACHING"] = str(os.getpid())
     try:
         from sgplan import attach
 
         attach.torch_loaded(torch)
+        _leave("attached", f"{sys.executable}\n{role}\n")
     except ImportError as error:
         _report_failure("cannot import sgplan", error)
     except Exception as error:

@@ -45,6 +45,7 @@ def test_a_script_that_fails_before_its_first_step_is_told_so(tmp_path: Path) ->
     assert "before its first step; sgplan had attached to 2 ranks" in job.stderr
 
 
+@pytest.mark.slow  # torchrun itself gives a rank 30 s
 def test_a_rank_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     job = train(tmp_path, "refuse")
     assert job.returncode != 0
@@ -96,6 +97,55 @@ def test_two_jobs_at_once_and_a_stranger_on_the_usual_port(tmp_path: Path) -> No
         for thread in threads:
             thread.join()
     assert [jobs[number].ok().returncode for number in range(2)] == [0, 0]
+
+
+INFERENCE = """
+import torch
+model = torch.nn.Linear(4, 2)
+with torch.no_grad():
+    print(model(torch.ones(1, 4)).shape)
+"""
+SPAWN = """
+import torch
+def work(number):
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(work, nprocs=1)
+"""
+POOL = """
+import os, torch
+from torch._inductor.compile_worker.subproc_pool import SubprocPool
+pool = SubprocPool(1)
+seen = pool.submit(eval, "[__import__('os').environ['SGPLAN_RANK_PID'], "
+                         "'sgplan' in __import__('sys').modules]").result(60)
+print(seen == [str(os.getpid()), False])
+pool.shutdown()
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [(INFERENCE, "only runs inference"), (SPAWN, "mp.spawn")],
+    ids=["inference", "spawn"],
+)
+def test_a_script_that_cannot_be_planned_is_named(tmp_path: Path, text: str, said: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(text)
+    job = run_job(script, folder=tmp_path / "job", nproc=0, plan=EMPTY, timeout=120)
+    assert job.returncode == 1
+    assert said in job.stderr
+
+
+def test_inductors_compile_workers_have_nothing_of_ours(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(POOL)
+    job = run_job(script, folder=tmp_path / "job", nproc=0, plan=EMPTY, timeout=120)
+    assert job.stdout == "True\n"
+    assert job.run is not None
+    assert len(list(job.run.glob("events-*.msgpack"))) <= 1
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from pathlib import Path
+from typing import cast
 
 import msgpack
 import pytest
@@ -146,7 +147,8 @@ def test_a_damaged_file_is_read_up_to_the_damage(tmp_path: Path, garbage: bytes)
 
 def test_another_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "e"
-    path.write_bytes(msgpack.packb({**header(0, 1, "apply"), "sgplan_events": 99}))
+    other = {**header(0, 1, "apply"), "sgplan_events": 99}
+    path.write_bytes(cast(bytes, msgpack.packb(other)))
     with pytest.raises(Refused, match="version 99"):
         list(read_events(path))
 

@@ -92,6 +92,12 @@ def test_inference_is_named_for_what_it_is(case: Case) -> None:
     assert "only runs inference" in judge_apply(case.done(ATTACHED)).why
 
 
+def test_a_process_that_trained_nothing_counts_as_attached(case: Case) -> None:
+    (case.folder / "attached-8.txt").write_text("/bin/python\nsingle\n")
+    assert "only runs inference" in judge_apply(case.done()).why
+    assert "had attached to 1 rank and found no model yet" in judge_apply(case.done(child=1)).why
+
+
 def test_a_root_without_a_step_is_named(case: Case) -> None:
     why = judge_apply(case.done(ATTACHED, ROOT)).why
     assert why == (

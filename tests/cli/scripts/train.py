@@ -11,7 +11,7 @@ import warnings
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 STEPS = 5
 RANK = int(os.environ["RANK"])
@@ -19,7 +19,8 @@ RANK = int(os.environ["RANK"])
 
 def kill(pid: int, signum: int = signal.SIGKILL) -> None:
     time.sleep(1)  # events are written five times a second; a kill loses what is not
-    os.kill(pid, signum)
+    if RANK == 0:
+        os.kill(pid, signum)
     time.sleep(600)
 
 
@@ -33,7 +34,8 @@ def refuse_to_go() -> None:
 
 def start_workers(context: str) -> None:
     """Two loader workers that hold on to their rank, which is then killed."""
-    loader = DataLoader(list(range(1000)), num_workers=2, multiprocessing_context=context)
+    data = TensorDataset(torch.arange(1000))
+    loader = DataLoader(data, num_workers=2, multiprocessing_context=context)
     iterator = iter(loader)
     next(iterator)
     if RANK == 0:
@@ -53,7 +55,7 @@ FAULTS = {
     "fork": lambda: start_workers("fork"),
     "spawn": lambda: start_workers("spawn"),
     "warn": warn_often,
-    "kill_launcher": lambda: kill(os.getppid()) if RANK == 0 else time.sleep(600),
+    "kill_launcher": lambda: kill(os.getppid()),
     "kill_parent": lambda: kill(int(os.environ["SGPLAN_PARENT"])),
     "hang_up": lambda: kill(int(os.environ["SGPLAN_PARENT"]), signal.SIGHUP),
     "interrupt": lambda: kill(int(os.environ["SGPLAN_PARENT"]), signal.SIGINT),
