@@ -9,28 +9,21 @@ A foreign backend is left alone and named. Roots the plan compiles are captured 
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.fx as fx
 from sgplan.grammar.diagnostics import Diagnostic, Label
 from sgplan.interpreter import events
+from sgplan.interpreter.graph_backend import GraphBackend, planned_wrapper
 from sgplan.interpreter.rank import Rank
 from sgplan.interpreter.roots import Root, names_class, plain_name, trainable, unwrapped
 from sgplan.planner import torch_api
-from sgplan.planner.capture.backend import Compiled, GraphCompiler, GraphRecorder, InductorRecorder
-from sgplan.planner.capture.provenance import input_names, output_names
-from sgplan.planner.capture.record import ValueNames
-from sgplan.planner.facts import GraphFact
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 OURS = (None, "inductor", "sgplan")
 _DYNAMIC = {"on": True, "off": False}
-
-Record = Callable[..., GraphFact]
 
 
 class Compiling:
@@ -38,32 +31,22 @@ class Compiling:
 
     Args:
         rank: reports, knows roots and plan.
-        record: `capture.record.record_graph`.
-        encode, decode: a graph fact to plain data and back, for side files.
+        backend: what compiles a graph.
     """
 
-    def __init__(
-        self,
-        rank: Rank,
-        record: Record,
-        encode: Callable[[GraphFact], Any],
-        decode: Callable[[Any], GraphFact],
-    ) -> None:
+    def __init__(self, rank: Rank, backend: GraphBackend) -> None:
         self._rank = rank
-        self._record = record
-        self._encode = encode
-        self._decode = decode
+        self._backend = backend
         self._compile = torch.compile
         self._compile_module = nn.Module.compile
         self._compiled: list[nn.Module] = []  # what the script compiles, before it is a root
         self._prepared = False
-        self.plan_capturing = False
 
     # --- patches ---------------------------------------------------------------------------------
 
     def install(self) -> None:
         """Patch `torch.compile`, `Module.compile` and the Inductor backend class."""
-        torch_api.replace_inductor_wrapper(_planned_wrapper(self))
+        torch_api.replace_inductor_wrapper(planned_wrapper(self._backend))
         owner = self
 
         @functools.wraps(self._compile)
@@ -204,7 +187,7 @@ class Compiling:
                 self.capture(target, given)
             self._mark_compiled(root, reason)
         elif self._rank.mode == "plan":
-            self.capture(root.module, {"backend": self._eager_recorder(root)})
+            self.capture(root.module, {"backend": self._backend.recorder(root)})
 
     def _regions(self, root: Root, region: str | None) -> list[nn.Module]:
         if region is None:
@@ -229,121 +212,7 @@ class Compiling:
     def _call_whole(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return self._whole(call, args, kwargs)
 
-    # --- the backend -----------------------------------------------------------------------------
-
-    def compile(
-        self,
-        gm: fx.GraphModule,
-        inputs: Sequence[Any],
-        patches: dict[str, Any],
-        name: str | None,
-        stock: Callable[[], Any],
-    ) -> Any:
-        """Compile one Dynamo graph for the root that owns its parameters."""
-        root = self._owner(inputs)
-        if torch_api.active_ddp() is not None or (root is not None and root.path == "stock"):
-            return stock()
-        in_graph = root is None or self._rank.sync_of(root).by in ("auto", "in_graph")
-        record = self._recording(root, gm, inputs)
-        if self._rank.mode == "plan":
-            compiler: Any = InductorRecorder(record)
-        else:
-            compiler = GraphCompiler(record, "in_graph" if in_graph else "none")
-        return self._run(compiler, root, gm, inputs, patches, name)
-
-    def _eager_recorder(self, root: Root) -> Callable[..., Any]:
-        def record_only(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
-            return self._run(
-                GraphRecorder(self._recording(root, gm, inputs)), root, gm, inputs, {}, None
-            )
-
-        return record_only
-
-    def _run(
-        self,
-        compiler: Any,
-        root: Root | None,
-        gm: fx.GraphModule,
-        inputs: Sequence[Any],
-        patches: dict[str, Any],
-        name: str | None,
-    ) -> Any:
-        rank = self._rank
-        region, why = self._region(root)
-        rank.emit(events.CompileStarted, region)
-        rank.capturing = True
-        try:
-            outcome: Compiled = compiler.compile(gm, inputs, patches, name)
-        finally:
-            rank.capturing = False
-        rank.emit(events.CompileFinished, region, outcome.seconds, outcome.cache, why)
-        if root is not None:
-            self._keep(root, outcome)
-        return outcome.call
-
-    def _keep(self, root: Root, outcome: Compiled) -> None:
-        root.captures += 1
-        for wire in outcome.graphs or ():
-            fact = self._decode(wire)
-            if any(fact.digest == known.digest for known in root.graphs):
-                continue
-            root.graphs.append(fact)
-            self._rank.emit(
-                events.GraphCaptured,
-                root.name,
-                fact.direction,
-                fact.digest,
-                fact.region,
-                len(fact.ops),
-            )
-        if outcome.graphs is None:
-            self._rank.once(
-                events.NoteAdded,
-                "capture",
-                f"a graph of `{root.name}` came from a cache without its listing",
-            )
-        program = self._rank.lower()
-        if any(graph.direction == "backward" for graph in root.graphs):
-            self._rank.report(
-                self._rank.planner.overlap(self._rank.plan, self._rank.facts(), program)
-            )
-
-    def _recording(
-        self, root: Root | None, gm: fx.GraphModule, inputs: Sequence[Any]
-    ) -> Callable[..., Any]:
-        region, _ = self._region(root)
-        parameters = self._input_names(root, inputs)
-        modules = (
-            [] if root is None else [plain_name(name) for name, _ in root.module.named_modules()]
-        )
-        signature = [] if root is None else list(inspect.signature(root.module.forward).parameters)
-        names = ValueNames(input_names(gm, inputs, signature), output_names(gm))
-
-        def record(graph: fx.GraphModule, direction: Any, example: Sequence[Any]) -> Any:
-            gradients: list[str | None] = []
-            if direction == "backward":
-                gradients = [
-                    None if place is None else parameters[place]
-                    for place in torch_api.gradient_inputs(graph)
-                ]
-            fact = self._record(
-                graph, direction, region, gradients=gradients, names=names, modules=modules
-            )
-            return self._encode(fact)
-
-        return record
-
-    def _input_names(self, root: Root | None, inputs: Sequence[Any]) -> list[str | None]:
-        known = {} if root is None else {id(p): name for name, p in root.parameters}
-        return [known.get(id(value)) for value in inputs]
-
-    def _owner(self, inputs: Sequence[Any]) -> Root | None:
-        """The root whose parameters a graph takes; a compiled module without DDP becomes one."""
-        ids = {id(value) for value in inputs if isinstance(value, nn.Parameter)}
-        for root in self._rank.roots:
-            if any(id(p) in ids for _, p in root.parameters):
-                return root
-        return None
+    # --- calls -----------------------------------------------------------------------------------
 
     def _root_without_ddp(self, module: nn.Module) -> Root | None:
         """A compiled module that is called to train and belongs to no DDP becomes a root."""
@@ -386,35 +255,6 @@ class Compiling:
         except torch_api.graph_break_error() as error:
             self._rank.report([_graph_break(capture, str(error))])
             raise
-
-    def _region(self, root: Root | None) -> tuple[str, str]:
-        """Name of the frame that is compiled, and why again."""
-        found = torch_api.compiling_frame()
-        cls = "" if root is None else type(root.module).__qualname__
-        if found is None:
-            return f"{cls}.forward", ""
-        code, why = found
-        wrapped = code.co_filename.endswith("external_utils.py")
-        region = f"{cls}.forward" if wrapped else f"{code.co_qualname}:{code.co_firstlineno}"
-        return region, why.strip()
-
-
-def _planned_wrapper(compiling: Compiling) -> type:
-    """A subclass of torch's Inductor backend, so that Dynamo compares and resets it as usual."""
-
-    class PlannedInductor(torch_api.inductor_wrapper()):
-        compiler_name = "sgplan"
-
-        def __call__(
-            self, model_: fx.GraphModule, inputs_: Sequence[Any], *, config_patches: Any = None
-        ) -> Any:
-            stock = functools.partial(
-                super().__call__, model_, inputs_, config_patches=config_patches
-            )
-            patches = {**self.config, **(config_patches or {})}
-            return compiling.compile(model_, inputs_, patches, getattr(self, "name", None), stock)
-
-    return PlannedInductor
 
 
 def _needs_graph(capture: Any, by: str) -> str:

@@ -8,12 +8,20 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+import weakref
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from sgplan.interpreter import events
+from sgplan.interpreter.steps import elements
+from sgplan.planner.facts import OptimizerFact
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
+
+if TYPE_CHECKING:
+    from sgplan.interpreter.rank import Rank
 
 FUSIBLE: tuple[type[Optimizer], ...] = (Adam, AdamW, SGD, Adagrad)
 _CHOICES = ("foreach", "fused", "capturable", "differentiable")
@@ -85,3 +93,51 @@ def _report_others(fusing: Fusing) -> None:
             fusing.refused(self, f"`{type(self).__name__}` has no fused form that sgplan knows")
 
     Optimizer.__init__ = init
+
+
+class Optimizers:
+    """The optimizers of one rank: which the plan wants fused, and what became of each."""
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank = rank
+        self._fused: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._objections: weakref.WeakKeyDictionary[Optimizer, str] = weakref.WeakKeyDictionary()
+
+    def wants_fused(self, parameters: Sequence[Any]) -> bool:
+        """Whether the plan asks for a fused optimizer over these parameters."""
+        ids = {id(parameter) for entry in parameters for parameter in _tensors_of(entry)}
+        roots = self._rank.roots
+        root = next((r for r in roots if any(id(p) in ids for _, p in r.parameters)), None)
+        return self._rank.plan.update_of(None if root is None else root.name).optimizer == "fused"
+
+    def fused_built(self, optimizer: Optimizer) -> None:
+        """The plan made this one fused."""
+        self._fused.add(optimizer)
+        self._rank.changed()
+
+    def cannot_fuse(self, optimizer: Optimizer, why: str) -> None:
+        """An optimizer stays as written although the plan wants it fused."""
+        self._objections[optimizer] = why
+        what = f"{type(optimizer).__name__} as written"
+        self._rank.once(events.FallbackTaken, "", what, why)
+
+    def fact(self, optimizer: Optimizer) -> OptimizerFact:
+        """An optimizer as pure data; it belongs to the root most of its elements belong to."""
+        owned = {id(p): root.name for root in self._rank.roots for _, p in root.parameters}
+        votes: Counter[str] = Counter()
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                votes[owned.get(id(parameter), "")] += parameter.numel()
+        root = votes.most_common(1)[0][0] if votes else ""
+        kind = "fused" if optimizer in self._fused else "as_written"
+        why = self._objections.get(optimizer, "")
+        return OptimizerFact(type(optimizer).__name__, elements(optimizer), kind, why, root)
+
+
+def _tensors_of(entry: Any) -> Sequence[Any]:
+    """The parameters in one entry of an optimizer's argument: a tensor, a named one, or a group."""
+    if isinstance(entry, dict):
+        return [p for inner in entry["params"] for p in _tensors_of(inner)]
+    if isinstance(entry, tuple):
+        return entry[1:]
+    return (entry,)

@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 import torch
-from sgplan.interpreter import events
+from sgplan.interpreter import events, shortfalls
 from sgplan.interpreter.rank import Rank
 
 # Seconds: a rank that is done waits so long for the others; a straggler is ended before that.
@@ -40,7 +40,7 @@ class PlanMode:
     def finish(self) -> None:
         """The script came to its first backward or optimizer step: the plan is complete."""
         rank = self._rank
-        rank.report(rank.unmatched_models())
+        rank.report(shortfalls.unmatched_models(rank))
         rank.write_part()
         self._publish()
         self._meet()
@@ -58,12 +58,12 @@ class PlanMode:
             self._rank.leave("planned", "reached no backward", 0)
 
     def _publish(self) -> None:
-        store = self._rank.store
+        store = self._rank.peers.store
         if store is not None:
             store.set(f"sgplan/planned/{self._rank.rank}", "1")
 
     def _done_ranks(self) -> int:
-        store = self._rank.store
+        store = self._rank.peers.store
         if store is None:
             return 0
         try:
@@ -73,7 +73,7 @@ class PlanMode:
 
     def _meet(self) -> None:
         until = time.monotonic() + MEETING
-        while self._rank.store is not None and self._done_ranks() < self._rank.world:
+        while self._rank.peers.store is not None and self._done_ranks() < self._rank.world:
             if time.monotonic() > until:
                 return
             time.sleep(0.05)

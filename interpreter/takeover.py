@@ -102,7 +102,7 @@ class Takeover:
         rank = self._rank
         rank.add_root(root)
         self._roots[ddp] = root
-        rank.agree(
+        rank.peers.agree(
             root,
             _group(given),
             [f"path {_wire_path(root)}", f"find_unused_parameters {root.find_unused}"],
@@ -176,7 +176,7 @@ class Takeover:
             in_graph=rank.sync_of(root).by in ("auto", "in_graph"),
             timeout=rank.sync_of(root).timeout,
             emit=rank.emit,
-            lost=rank.lost,
+            lost=rank.peers.lost,
         )
         if rank.mode == "plan":
             return _Idle(self, ddp)

@@ -71,6 +71,7 @@ def _install(
 ) -> None:
     from sgplan.interpreter import backward, ops, optimizers, unsupported
     from sgplan.interpreter.compiling import Compiling
+    from sgplan.interpreter.graph_backend import GraphBackend
     from sgplan.interpreter.handlers import collectives, compute, memory, state
     from sgplan.interpreter.outermost import Outermost
     from sgplan.interpreter.planmode import PlanMode
@@ -82,7 +83,8 @@ def _install(
 
     del ops, collectives, compute, memory, state  # imported for what they register
     rank = Rank(plan, mode, folder, number, recorder, _planner(), expect)
-    compiling = Compiling(rank, record_graph, encode, lambda wire: decode(GraphFact, wire))
+    graphs = GraphBackend(rank, record_graph, encode, lambda wire: decode(GraphFact, wire))
+    compiling = Compiling(rank, graphs)
     compiling.install()
     Takeover(rank, compiling.entering).install()
     planning = PlanMode(rank) if mode == "plan" else None
@@ -93,7 +95,8 @@ def _install(
     Outermost(rank, compiling.entering, compiling.compiles).install()
     rank.steps.install()
     rank.misses.install()
-    optimizers.install(optimizers.Fusing(rank.wants_fused, rank.fused_built, rank.cannot_fuse))
+    found = rank.optimizers
+    optimizers.install(optimizers.Fusing(found.wants_fused, found.fused_built, found.cannot_fuse))
     unsupported.watch_spawn(lambda text: rank.once(events.NoteAdded, "unsupported", text))
     rank.watch_exit()
     if role == "rank":
@@ -101,7 +104,7 @@ def _install(
 
 
 def _planner() -> Any:
-    from sgplan.interpreter.rank import Planner
+    from sgplan.interpreter.lowering import Planner
     from sgplan.planner import artefact, digest, overlap, pipeline
 
     return Planner(

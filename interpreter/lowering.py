@@ -1,0 +1,37 @@
+"""The planner's functions as plain values, so that this folder imports none of its passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sgplan.grammar.diagnostics import Diagnostic
+from sgplan.grammar.plan import Plan
+from sgplan.planner.facts import Facts, RootFact
+from sgplan.planner.program import Bucket, Program
+
+
+@dataclass(frozen=True, slots=True)
+class Planner:
+    """What a rank asks of the planner, wired in by `sgplan.attach`.
+
+    Attributes:
+        lower: plan and facts to a legal program.
+        contract: the lines ranks must agree on for one root.
+        difference: the first difference of two contracts, in words.
+        digest: of contract lines.
+        overlap: what `overlap = required` objects to, judged on captured graphs.
+        digests: of what a program was made from, by name.
+        stale: what differs from the artefact being applied; called with (expect, rank, digests).
+        part: a rank's part of the artefact as bytes.
+    """
+
+    lower: Callable[[Plan, Facts], Program]
+    contract: Callable[[Plan, Facts, RootFact, Sequence[Bucket]], list[str]]
+    difference: Callable[[Sequence[str], Sequence[str]], str]
+    digest: Callable[[Iterable[str]], str]
+    overlap: Callable[[Plan, Facts, Program], list[Diagnostic]]
+    digests: Callable[[Program, Facts], dict[str, str]]
+    stale: Callable[[Any, int, dict[str, str]], list[Diagnostic]]
+    part: Callable[[Program, Facts], bytes]

@@ -1,0 +1,159 @@
+"""The other ranks, as far as this one knows them: through the store, never by a collective.
+
+The agreement on every root's contract, who ended its script and when, and whether all run alike.
+What is said on the store is in `agree.py` and `likeness.py`; here is what it means for this rank.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import torch.distributed as dist
+from sgplan.grammar.diagnostics import Diagnostic, Label
+from sgplan.interpreter import events
+from sgplan.interpreter.agree import Agreement, disagreement
+from sgplan.interpreter.likeness import Likeness
+from sgplan.interpreter.roots import Root
+from sgplan.planner import torch_api
+
+if TYPE_CHECKING:
+    from sgplan.interpreter.rank import Rank
+
+STRICT_WAIT = 600.0  # seconds for the other ranks to end their first step, compiling included
+
+
+class Peers:
+    """What one rank says to the others and hears of them.
+
+    Attributes:
+        store: of the default group, None until the script enters DDP and when its owner is gone.
+    """
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank = rank
+        self._groups: Counter[str] = Counter()
+        self._likeness: dict[str, Likeness] = {}
+        self.store: torch_api.Store | None = None
+
+    # --- before the first reduction --------------------------------------------------------------
+
+    def agree(self, root: Root, group: dist.ProcessGroup, extra: Sequence[str]) -> None:
+        """Publish the contract of a root and wait for the verdict; a mismatch ends this rank."""
+        began = perf_counter()
+        rank = self._rank
+        self.store = torch_api.default_store()
+        self._groups[group.group_name] += 1
+        topic = f"contract/{group.group_name}/{self._groups[group.group_name]}"
+        ranks = dist.get_process_group_ranks(group)
+        timeout = torch_api.group_timeout(group)
+        agreement = Agreement(self.store, topic, dist.get_rank(), ranks, timeout)
+        lines = [*self._contract(root), *extra]
+        digest = rank.planner.digest(lines)
+        agreement.publish(digest, lines)
+        try:
+            other = agreement.differing(self._waiting_for)
+        except TimeoutError as error:
+            rank.report([_absent(root.name, str(error))])
+            return
+        if other is None:
+            rank.emit(events.ContractAgreed, root.name, digest, perf_counter() - began)
+            rank.write_part()
+            return
+        first = ranks[0]
+        difference = rank.planner.difference(agreement.text(first), agreement.text(other))
+        agreement.leave()
+        rank.report([disagreement(root.name, first, other, difference)])
+
+    def _contract(self, root: Root) -> list[str]:
+        rank = self._rank
+        buckets = [bucket for bucket in rank.lower().buckets if bucket.root == root.name]
+        return rank.planner.contract(rank.plan, rank.facts(), root.fact(), buckets)
+
+    def _waiting_for(self, ranks: list[int]) -> None:
+        text = f"waiting for ranks {', '.join(map(str, ranks))} to enter DDP"
+        self._rank.once(events.NoteAdded, "agreement", text)
+
+    # --- who ended -------------------------------------------------------------------------------
+
+    def publish_end(self) -> None:
+        """Tell the other ranks that this one takes no further step."""
+        if self.store is not None:
+            try:
+                self.store.set(_ended_key(self._rank.rank), str(self._rank.steps.step))
+            except RuntimeError:
+                self.store = None  # its owner is gone, and with it everybody who could read
+
+    def lost(self, root: str, error: BaseException) -> BaseException:
+        """What a failed wait means: names the ranks that ended and their steps."""
+        ended = self._ended_ranks()
+        rank, step = self._rank.rank, self._rank.steps.step + 1
+        if ended:
+            gone = ", ".join(f"rank {rank} ended its script after step {at}" for rank, at in ended)
+            fact = f"rank {rank} waits in step {step} for a reduction that cannot come: {gone}"
+            cure = "give every rank the same number of batches, or use `join()`"
+        else:
+            fact = f"rank {rank} waited in vain for a reduction of `{root}` in step {step}"
+            cure = "look at what the other ranks did last (`sgplan show` on the run folder)"
+        notes = (str(error).strip().split("\n")[0],)
+        code = "SG0905" if ended else "SG0904"
+        found = Diagnostic(code, fact, notes=notes, help=cure)
+        self._rank.emit(events.DiagnosticRaised, found.to_wire())
+        return RuntimeError(f"sgplan: {fact}")
+
+    def _ended_ranks(self) -> list[tuple[int, str]]:
+        found: list[tuple[int, str]] = []
+        for rank in range(self._rank.world):
+            try:
+                if self.store is not None and self.store.check([_ended_key(rank)]):
+                    found.append((rank, self.store.get(_ended_key(rank)).decode()))
+            except RuntimeError:
+                return found
+        return found
+
+    # --- whether all run alike -------------------------------------------------------------------
+
+    def compare(self, step: int) -> None:
+        """Note, or refuse under `agree = strict`, that ranks run different graphs.
+
+        Args:
+            step: the one that ends now, from 1.
+        """
+        if self.store is None or self._rank.world == 1:
+            return
+        for root in self._rank.roots:
+            if root.kind == "ddp" and root.path != "stock":
+                self._compare_root(root, step, self.store)
+
+    def _compare_root(self, root: Root, step: int, store: torch_api.Store) -> None:
+        rank = self._rank
+        likeness = self._likeness.get(root.name)
+        if likeness is None:
+            likeness = Likeness(store, root.name, rank.rank, rank.world)
+            self._likeness[root.name] = likeness
+        likeness.publish(step, root.path, [graph.shapeless_digest for graph in root.graphs])
+        capture = rank.capture_of(root)
+        strict = capture.agree == "strict" and step == 1
+        difference = likeness.strict(step, STRICT_WAIT) if strict else likeness.difference()
+        if difference and strict:
+            span = capture.origin("agree")
+            place = None if span is None else Label(span)
+            cure = "make the ranks run one graph, or write `agree = contract`"
+            rank.report([Diagnostic("SG1003", difference, place, help=cure)])
+        elif difference:
+            rank.once(events.NoteAdded, "ranks differ", difference)
+
+
+def _ended_key(rank: int) -> str:
+    return f"sgplan/ended/{rank}"
+
+
+def _absent(root: str, fact: str) -> Diagnostic:
+    return Diagnostic(
+        "SG0904",
+        fact,
+        notes=(f"the contract of `{root}` was not agreed on",),
+        help="see what the absent ranks do before they wrap the model in DDP",
+    )
