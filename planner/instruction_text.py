@@ -1,7 +1,7 @@
 """One line for every instruction, and back: the one spelling of listing, events and screen.
 
     run fwd0 (x) -> logits, saved0
-    reduce.start b0 axis=data   after aten.mm.default of blocks.4.qkv
+    reduce.start b0 axis=data   after aten.mm of blocks.4.qkv
 
 An instruction kind is two small functions here and a line in `SPELLINGS`; origins are not its
 business.

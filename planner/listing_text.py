@@ -7,6 +7,7 @@ and notes, into what `sgplan plan` prints.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import PurePath
 
 from sgplan.planner.instruction_text import format_instruction
 from sgplan.planner.program import (
@@ -44,7 +45,7 @@ def header(program: Program, ranks: str = "") -> str:
         )
     )
     room = WIDTH - len(head) - len(GAP)
-    return head + GAP + program.source.rjust(room)
+    return head + GAP + PurePath(program.source).name.rjust(room)
 
 
 def body_lines(program: Program) -> list[str]:
@@ -112,13 +113,24 @@ def _phase_lines(program: Program) -> Iterator[str]:
         if not phase.instructions:
             continue
         yield phase.name
+        spelled = _spelled(phase.instructions, inside)
         origins = once([line.origin for line in phase.instructions])
-        rows: list[list[str]] = []
-        for line, origin in zip(phase.instructions, origins, strict=True):
-            spelled, _, place = format_instruction(line).partition(GAP)
-            rows.append([f"{number:3}  {_indent(line, inside)}{spelled}", place, origin])
-            number += 1
-        yield from columns(rows)
+        numbers = range(number, number + len(spelled))
+        rows = zip(numbers, spelled, origins, strict=True)
+        yield from columns([[f"{place:3}  {text}", origin] for place, text, origin in rows])
+        number += len(spelled)
+
+
+def _spelled(lines: Sequence[Instruction], inside: set[str]) -> list[str]:
+    """The instructions, those that say where they start with that in one column."""
+    parts = [format_instruction(line).partition(GAP) for line in lines]
+    heads = [_indent(line, inside) + head for line, (head, _, _) in zip(lines, parts, strict=True)]
+    placed = [head for head, (_, _, place) in zip(heads, parts, strict=True) if place]
+    width = max(map(len, placed), default=0)
+    return [
+        head.ljust(width) + GAP + place if place else head
+        for head, (_, _, place) in zip(heads, parts, strict=True)
+    ]
 
 
 def _indent(line: Instruction, inside: set[str]) -> str:

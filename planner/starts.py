@@ -21,7 +21,7 @@ class Start:
     Attributes:
         own: the last of its own gradients.
         behind: the gradient it really waits for: its own, or a later one of an earlier bucket.
-        place: the op behind which it starts (`aten.mm.default of blocks.4.qkv`); empty when its
+        place: the op behind which it starts (`aten.mm of blocks.4.qkv`); empty when its
             gradients need no op of the graph.
         heavy: matmuls and convolutions that still run after it.
     """
@@ -46,11 +46,15 @@ def starts(graph: GraphFact, buckets: Sequence[Bucket]) -> tuple[Start, ...]:
 
 
 def _place(graph: GraphFact, gradient: GradientFact) -> str:
-    """The op behind which the gradient's reduction can begin, with its module."""
+    """The op behind which the gradient's reduction can begin, with its module.
+
+    Most ops have one overload, `default`; only another is worth its place.
+    """
     if gradient.ready < 0:
         return ""
     if gradient.ready == gradient.position:
         op, module = gradient.op, gradient.module
     else:
         op, module = graph.ops[gradient.ready].op, graph.ops[gradient.ready].module
+    op = op.removesuffix(".default")
     return f"{op} of {module}" if module else op

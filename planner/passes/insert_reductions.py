@@ -1,7 +1,7 @@
 """Reduces every bucket over axis `data` and delivers the gradients.
 
     run bwd0 (…) -> grads        run bwd0 (…) -> grads
-                            ->     reduce.start b0 axis=data   after aten.mm.default of blocks.4
+                            ->     reduce.start b0 axis=data   after aten.mm of blocks.4
                                    wait b0
                                  deliver model grads (62)
 
