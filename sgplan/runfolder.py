@@ -153,4 +153,4 @@ def _fresh(name: str) -> Path:
 
 
 def _belongs_to_a_run(name: str) -> bool:
-    return name in _TAKEN or name.startswith(("events-", "program-"))
+    return name in _TAKEN or name.startswith(("events-", "program-", "attach"))
