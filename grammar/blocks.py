@@ -163,6 +163,7 @@ _DYNAMIC = Call(
         Parameter("every", _POSITIVE),
     ),
 )
+_ADDRESS = String("an address", '"10.0.0.1:7000"', r"[^:\s]+:[0-9]{1,5}")
 _DTYPE = words("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "bool")
 
 BLOCKS: tuple[BlockSpec, ...] = (
@@ -426,7 +427,7 @@ BLOCKS: tuple[BlockSpec, ...] = (
         False,
         (
             _USE,
-            _A("listen", either(words("loopback"), String("an address", '"10.0.0.1:7000"'))),
+            _A("listen", either(words("loopback"), _ADDRESS), "loopback"),
             _A("message_max", SIZE, "128MiB"),
         ),
     ),

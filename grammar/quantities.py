@@ -136,7 +136,9 @@ class Measure:
         found, number = _number(self, node, reading)
         if number.unit not in self.units:
             raise self._wrong_unit(found, number, reading)
-        value = number.real * self.units[number.unit]
+        factor = self.units[number.unit]
+        # Dividing by a whole number keeps `50us` the float nearest to it.
+        value = number.real * factor if factor >= 1 else number.real / round(1 / factor)
         if value <= 0 or (self.exact and value < 1):
             raise refusal(
                 "SG0210",
