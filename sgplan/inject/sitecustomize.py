@@ -6,10 +6,12 @@ imported; everything else is `sgplan.rank` and `sgplan.attach`, loaded only when
 It must run on any Python from 3.7, import nothing heavy, and never break the process it is in.
 """
 
+import _imp
 import os
 import sys
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
+_SUFFIXES = ["", ".py", ".pyc", *_imp.extension_suffixes()]
 
 
 def _say(text):
@@ -112,12 +114,20 @@ def _shadowed(already):
         return None
     for entry in sys.path:
         folder = os.path.abspath(entry or os.getcwd())
-        if os.path.realpath(folder) == os.path.realpath(_HERE):
+        if not _may_hold_one(folder) or os.path.realpath(folder) == os.path.realpath(_HERE):
             continue
         spec = finder.find_spec("sitecustomize", [folder])
         if spec is not None and spec.loader is not None and spec.origin not in already:
             return spec
     return None
+
+
+def _may_hold_one(folder):
+    """A few file checks: asking the import system would list every folder of the path."""
+    if not os.path.isdir(folder):
+        return os.path.isfile(folder)  # an archive
+    stem = os.path.join(folder, "sitecustomize")
+    return any(os.path.exists(stem + suffix) for suffix in _SUFFIXES)
 
 
 def _run_shadowed(already):

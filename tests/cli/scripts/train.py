@@ -64,7 +64,7 @@ FAULTS = {
 
 def main() -> None:
     dist.init_process_group("gloo")
-    model = DistributedDataParallel(torch.nn.Linear(4, 2))
+    model = DistributedDataParallel(torch.nn.Linear(4, int(os.environ.get("WIDTH", "2"))))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     for step in range(STEPS):
         if step == int(os.environ.get("FAULT_STEP", "3")):
