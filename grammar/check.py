@@ -63,9 +63,8 @@ def check(
     return (None if has_errors(ordered) else plan), ordered
 
 
-def sources_of(document: ast.Document | str, name: str, sets: Sequence[str]) -> dict[str, str]:
+def sources_of(text: str, name: str, sets: Sequence[str]) -> dict[str, str]:
     """Name and text of everything that a diagnostic of `check` may point into."""
-    text = document if isinstance(document, str) else document.text
     return {name: text, SETS_SOURCE: "\n".join(sets)}
 
 

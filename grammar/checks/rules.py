@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sgplan.grammar.checks.view import View, no_effect, place_of
+from sgplan.grammar.checks.view import View, place_of
 from sgplan.grammar.clauses import Triton
 from sgplan.grammar.diagnostics import Diagnostic, Label
 from sgplan.grammar.written import WrittenBlock
@@ -69,8 +69,3 @@ def _idle_tolerance(block: WrittenBlock) -> Iterator[Diagnostic]:
             Label(kernel.value_span),
             help='add `reference = "file.py:function"`, or take `tolerance` out',
         )
-    yield from no_effect(
-        block,
-        ("where",) if block.value("where", ()) == () else (),
-        "the list is empty",
-    )

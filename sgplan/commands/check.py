@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
-from sgplan.failure import Failure
 from sgplan.grammar.check import check_text, sources_of
 from sgplan.grammar.diagnostics import Diagnostic, Label, Refused
 from sgplan.grammar.plan import PlanFile
 from sgplan.grammar.source import decode
+from sgplan.loading import read_bytes
 from sgplan.refusal import print_diagnostics
 
 SCHEMA = 1
@@ -53,12 +52,7 @@ def read(path: str) -> bytes:
     Raises:
         Failure: it cannot be read.
     """
-    if path == STDIN:
-        return sys.stdin.buffer.read()
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise Failure(f"`{path}` cannot be read: {error.strerror or error}") from error
+    return sys.stdin.buffer.read() if path == STDIN else read_bytes(path)
 
 
 def _checked(

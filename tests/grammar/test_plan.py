@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import msgpack
 import pytest
@@ -108,6 +109,16 @@ def test_mesh_that_does_not_fit_is_refused_with_the_figures() -> None:
     assert problem.code == "SG0301"
     assert "4 ranks" in problem.message
     assert "6 ranks" in problem.message
+
+
+def test_two_active_overrides_of_one_attribute_are_refused() -> None:
+    plan = plan_file()
+    (first, *rest) = plan.overrides
+    doubled = replace(plan, overrides=(first, replace(first, label="again"), *rest))
+    assert doubled.resolve(7, "cpu").world == 7
+    with pytest.raises(Refused) as refused:
+        doubled.resolve(8, "cpu")
+    assert [problem.code for problem in refused.value.diagnostics] == ["SG0226"]
 
 
 def test_rest_of_the_mesh_is_a_number() -> None:
