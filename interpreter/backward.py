@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from sgplan.interpreter import gate
 from sgplan.interpreter.rank import Rank
 
 
@@ -23,7 +24,7 @@ def install(rank: Rank, planned: Callable[[], None] | None) -> None:
 
     @functools.wraps(original)
     def backward(
-        tensors: torch.Tensor | Sequence[torch.Tensor],
+        tensors: gate.Root | Sequence[gate.Root],
         grad_tensors: Any = None,
         retain_graph: bool | None = None,
         create_graph: bool = False,
@@ -32,8 +33,9 @@ def install(rank: Rank, planned: Callable[[], None] | None) -> None:
     ) -> None:
         if planned is not None and any(root.called for root in rank.roots):
             planned()
-        listed = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
+        # A generator can be read only once; a gradient edge is a tuple, and one root all the same.
+        listed: Any = (tensors,) if isinstance(tensors, gate.Root) else tuple(tensors)
         with rank.backward(listed, plain=inputs is None and not create_graph):
-            original(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
+            original(listed, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
 
     torch.autograd.backward = backward

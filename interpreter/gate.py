@@ -16,9 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from sgplan.planner import torch_api
+from torch.autograd.graph import GradientEdge
 
 if TYPE_CHECKING:
     from sgplan.interpreter.reducer import Reducer
+
+Root = torch.Tensor | GradientEdge
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +46,11 @@ def owners_of(node: Any) -> Mapping[int, Owner]:
 
 
 @contextmanager
-def opened(roots: Iterable[torch.Tensor], owner_of: Mapping[int, Owner]) -> Iterator[None]:
+def opened(roots: Iterable[Root], owner_of: Mapping[int, Owner]) -> Iterator[None]:
     """Hold the gate open for one backward.
 
     Args:
-        roots: the tensors `backward` was called on.
+        roots: the tensors or gradient edges `backward` was called on.
         owner_of: `id(parameter)` -> owner, for the parameters that could be taken over.
     """
     global _open
@@ -59,12 +62,14 @@ def opened(roots: Iterable[torch.Tensor], owner_of: Mapping[int, Owner]) -> Iter
         _open = before
 
 
-def _allowed(
-    roots: Iterable[torch.Tensor], owner_of: Mapping[int, Owner]
-) -> dict[Any, dict[int, Owner]]:
+def _node_of(root: Root) -> Any:
+    return root.grad_fn if isinstance(root, torch.Tensor) else root.node
+
+
+def _allowed(roots: Iterable[Root], owner_of: Mapping[int, Owner]) -> dict[Any, dict[int, Owner]]:
     """Walk the autograd graph once; 25 us for a model in one compiled node."""
     edges: dict[Any, list[tuple[Any, int]]] = {}
-    stack = [tensor.grad_fn for tensor in roots if tensor.grad_fn is not None]
+    stack = [node for root in roots if (node := _node_of(root)) is not None]
     seen = set(stack)
     while stack:
         node = stack.pop()

@@ -273,11 +273,11 @@ class Rank:
         self.steps.own += perf_counter() - began
 
     @contextmanager
-    def backward(self, tensors: Sequence[torch.Tensor], plain: bool) -> Iterator[None]:
+    def backward(self, tensors: Sequence[gate.Root], plain: bool) -> Iterator[None]:
         """Around every `torch.autograd.backward` of the script.
 
         Args:
-            tensors: its root tensors.
+            tensors: its roots.
             plain: no `inputs=`, no `create_graph=True`.
         """
         if self._depth:
@@ -305,13 +305,14 @@ class Rank:
             self._depth -= 1
         self._backward_done(tensors, armed)
 
-    def _backward_done(self, tensors: Sequence[torch.Tensor], armed: list[Reducer]) -> None:
+    def _backward_done(self, tensors: Sequence[gate.Root], armed: list[Reducer]) -> None:
         leading = self.leading_root()
         if leading is None:
             return
         reducer = self._reducers.get(leading.name)
         touched = reducer is None or reducer in armed or not self._reducers
-        self.steps.backward(tensors[0] if len(tensors) == 1 else None, leading=touched)
+        loss = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], torch.Tensor) else None
+        self.steps.backward(loss, leading=touched)
 
     # --- the end of a step -----------------------------------------------------------------------
 

@@ -6,7 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sgplan.planner.program import Instruction
+from sgplan.planner.program import Instruction, Run, Update
+
+# What the script's own calls carry out: a module call or a backward, and `optimizer.step()`.
+ENTERED_BY_SCRIPT: frozenset[type] = frozenset({Run, Update})
 
 
 @dataclass(frozen=True, slots=True)

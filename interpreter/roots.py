@@ -24,7 +24,8 @@ SHORT_DTYPES = {
     torch.bfloat16: "bf16",
     torch.float16: "f16",
 }
-_WRAPPERS = ("module.", "_orig_mod.")
+# Parts that wrappers put into names; a root itself is unwrapped, so `module` is the script's own.
+_WRAPPERS = frozenset({"_orig_mod", "_checkpoint_wrapped_module"})
 
 
 @dataclass(slots=True, eq=False)
@@ -91,10 +92,7 @@ def unwrapped(module: nn.Module) -> nn.Module:
 
 def plain_name(name: str) -> str:
     """A parameter or module name as in the unwrapped model."""
-    for wrapper in _WRAPPERS:
-        while name.startswith(wrapper):
-            name = name[len(wrapper) :]
-    return name.replace("._orig_mod.", ".").removesuffix("._orig_mod")
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 
 def qualified(cls: type) -> str:
@@ -170,15 +168,24 @@ class RootNames:
 
     def name(self, module: nn.Module) -> str:
         """The label of the `model` block that means this module, else `model`, `model1`, … ."""
-        for model in self._models:
-            if model.label is not None and names_class(model.is_, type(module)):
-                nth = self._seen.get(model.label, 0)
-                self._seen[model.label] = nth + 1
-                if nth == model.nth:
-                    self._matched.add(model.label)
-                    return model.label
+        meant = [
+            model.label
+            for model in self._models
+            if model.label is not None
+            and names_class(model.is_, type(module))
+            and self._count(model.label) == model.nth
+        ]
+        self._matched.update(meant)
+        if meant:
+            return meant[0]
         self._plain += 1
         return "model" if self._plain == 1 else f"model{self._plain - 1}"
+
+    def _count(self, label: str) -> int:
+        """How many modules of a block's class came before this one."""
+        nth = self._seen.get(label, 0)
+        self._seen[label] = nth + 1
+        return nth
 
     def unmatched(self) -> Iterator[Model]:
         """`model` blocks that no root answered to."""
