@@ -17,6 +17,7 @@ from typing import Any
 
 from lark import Lark, Transformer, UnexpectedCharacters, UnexpectedInput, UnexpectedToken, v_args
 from lark import Token as LarkToken
+
 from sgplan.grammar import ast
 from sgplan.grammar.diagnostics import Diagnostic, Label, Refused, Span
 from sgplan.grammar.scan import Places, scan, through

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+
 from sgplan.interpreter import gate
 from sgplan.interpreter.rank import Rank
 

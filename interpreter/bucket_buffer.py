@@ -7,6 +7,7 @@ are gone; then the same memory serves the next backward, else a new buffer is ta
 from __future__ import annotations
 
 import torch
+
 from sgplan.planner import torch_api
 from sgplan.planner.program import Bucket
 
@@ -46,11 +47,14 @@ class BucketBuffer:
         self.views: list[torch.Tensor] = []
         self._own_uses = 0
 
-    def open(self) -> None:
-        """Make it ready for a new backward: all gradients missing, memory that nobody else sees."""
+    def await_gradients(self) -> None:
+        """A reduction is armed: every gradient is missing."""
         self.missing = len(self.bucket.slots)
         self.work = None
         self.wire = None
+
+    def open(self) -> None:
+        """Memory for a new backward that nobody else sees."""
         if self.views and torch_api.storage_uses(self.flat) == self._own_uses:
             return
         self.flat = torch.zeros(self.bucket.numel, dtype=self._dtype, device=self._device)

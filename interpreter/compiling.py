@@ -13,14 +13,15 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
 from sgplan.grammar.diagnostics import Diagnostic, Label
 from sgplan.interpreter import events
 from sgplan.interpreter.graph_backend import GraphBackend, planned_wrapper
 from sgplan.interpreter.rank import Rank
 from sgplan.interpreter.roots import Root, names_class, plain_name, trainable, unwrapped
 from sgplan.planner import torch_api
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel as DDP
 
 OURS = (None, "inductor", "sgplan")
 _DYNAMIC = {"on": True, "off": False}

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from sgplan.planner import torch_api
 from torch.autograd.graph import GradientEdge
+
+from sgplan.planner import torch_api
 
 if TYPE_CHECKING:
     from sgplan.interpreter.reducer import Reducer
@@ -35,6 +36,8 @@ class Owner:
         return self.reducer.take(self.index, grad)
 
 
+# Whether this process has compiled graphs that ask; without any there is nothing to walk for.
+asked = False
 _NOBODY: Mapping[int, Owner] = {}
 # One entry per compiled node of the backward that runs now: place in `next_functions` -> owner.
 _open: dict[Any, dict[int, Owner]] = {}

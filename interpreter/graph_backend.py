@@ -12,15 +12,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch.fx as fx
-from sgplan.interpreter import events
+from torch import nn
+
+from sgplan.interpreter import events, gate
 from sgplan.interpreter.rank import Rank
 from sgplan.interpreter.roots import Root, plain_name
 from sgplan.planner import torch_api
 from sgplan.planner.capture.backend import Compiled, GraphCompiler, GraphRecorder, InductorRecorder
+from sgplan.planner.capture.insert import grouped, parameter_gradients
 from sgplan.planner.capture.provenance import input_names, output_names
 from sgplan.planner.capture.record import ValueNames
 from sgplan.planner.facts import GraphFact
-from torch import nn
 
 Record = Callable[..., GraphFact]
 
@@ -63,6 +65,7 @@ class GraphBackend:
         if self._rank.mode == "plan":
             compiler: Any = InductorRecorder(record)
         else:
+            gate.asked = gate.asked or in_graph
             compiler = GraphCompiler(record, "in_graph" if in_graph else "none")
         return self._run(compiler, root, gm, inputs, patches, name)
 
@@ -100,6 +103,7 @@ class GraphBackend:
 
     def _keep(self, root: Root, outcome: Compiled) -> None:
         root.captures += 1
+        root.written += [self._decode(wire) for wire in outcome.written]
         for wire in outcome.graphs or ():
             fact = self._decode(wire)
             if any(fact.digest == known.digest for known in root.graphs):
@@ -138,13 +142,23 @@ class GraphBackend:
 
         def record(graph: fx.GraphModule, direction: Any, example: Sequence[Any]) -> Any:
             gradients: list[str | None] = []
+            groups: list[list[int]] = []
             if direction == "backward":
                 gradients = [
                     None if place is None else parameters[place]
                     for place in torch_api.gradient_inputs(graph)
                 ]
+                if root is not None and root.path == "in_graph":
+                    found = grouped(parameter_gradients(graph, inputs))
+                    groups = [[gradient.output for gradient in group] for group in found]
             fact = self._record(
-                graph, direction, region, gradients=gradients, names=names, modules=modules
+                graph,
+                direction,
+                region,
+                gradients=gradients,
+                groups=groups,
+                names=names,
+                modules=modules,
             )
             return self._encode(fact)
 

@@ -23,6 +23,7 @@ class Planner:
         digest: of contract lines.
         overlap: what `overlap = required` objects to, judged on captured graphs.
         digests: of what a program was made from, by name.
+        selectors: selectors of the plan that match nothing in what was captured.
         stale: what differs from the artefact being applied; called with (expect, rank, digests).
         part: a rank's part of the artefact as bytes.
     """
@@ -33,5 +34,6 @@ class Planner:
     digest: Callable[[Iterable[str]], str]
     overlap: Callable[[Plan, Facts, Program], list[Diagnostic]]
     digests: Callable[[Program, Facts], dict[str, str]]
+    selectors: Callable[[Plan, Facts], list[Diagnostic]]
     stale: Callable[[Any, int, dict[str, str]], list[Diagnostic]]
     part: Callable[[Program, Facts], bytes]

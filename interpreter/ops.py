@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+
 from sgplan.interpreter import gate
 from sgplan.planner import torch_api
 

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
+
 from sgplan.interpreter import events
 from sgplan.interpreter.steps import elements
 from sgplan.planner.facts import OptimizerFact
-from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 
 if TYPE_CHECKING:
     from sgplan.interpreter.rank import Rank

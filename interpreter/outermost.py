@@ -10,10 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from sgplan.interpreter.rank import Rank
-from sgplan.interpreter.roots import Root, trainable, unwrapped
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
+
+from sgplan.interpreter.rank import Rank
+from sgplan.interpreter.roots import Root, trainable, unwrapped
 
 WATCHED_STEPS = 2
 

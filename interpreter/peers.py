@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 import torch.distributed as dist
+
 from sgplan.grammar.diagnostics import Diagnostic, Label
 from sgplan.interpreter import events
 from sgplan.interpreter.agree import Agreement, disagreement

@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 import torch
+
 from sgplan.interpreter import events, shortfalls
 from sgplan.interpreter.rank import Rank
 
@@ -41,6 +42,7 @@ class PlanMode:
         """The script came to its first backward or optimizer step: the plan is complete."""
         rank = self._rank
         rank.report(shortfalls.unmatched_models(rank))
+        rank.report(rank.planner.selectors(rank.plan, rank.facts()))
         rank.write_part()
         self._publish()
         self._meet()

@@ -20,6 +20,8 @@ from time import perf_counter
 from typing import Any, Literal, NoReturn
 
 import torch
+from torch import nn
+
 from sgplan.grammar.diagnostics import Diagnostic, Refused, has_errors
 from sgplan.grammar.plan import Capture, Plan, Sync
 from sgplan.interpreter import events, gate, shortfalls, step_end
@@ -34,7 +36,6 @@ from sgplan.interpreter.steps import StepWatch
 from sgplan.planner import torch_api
 from sgplan.planner.facts import Facts
 from sgplan.planner.program import Program
-from torch import nn
 
 Mode = Literal["apply", "plan"]
 
@@ -118,7 +119,9 @@ class Rank:
             self.emit(events.DiagnosticRaised, diagnostic.to_wire())
         if has_errors(found):
             first = next(d for d in found if d.severity == "error")
-            self.leave("refused", f"{first.code}: {first.message}", 1)
+            # Status 1 makes the launcher end the other ranks; planning ranks end by themselves, and
+            # the launcher need not cry over it: the parent's own status says that it was refused.
+            self.leave("refused", f"{first.code}: {first.message}", 0 if self.mode == "plan" else 1)
 
     def leave(self, how: str, detail: str, status: int) -> NoReturn:
         """End the process now: everything written, nothing of the script run any more."""
@@ -291,7 +294,7 @@ class Rank:
         takers: dict[int, gate.Owner] = {}
         for reducer in armed:
             reducer.begin_backward()
-            if plain and not torch_api.compiled_autograd_enabled():
+            if gate.asked and plain and not torch_api.compiled_autograd_enabled():
                 takers |= reducer.could_take()
         self._depth += 1
         self.steps.own += perf_counter() - began

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
+
 from sgplan.grammar.diagnostics import Diagnostic, Refused
 from sgplan.interpreter import events
 

@@ -20,12 +20,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
 from sgplan.interpreter.bucket_buffer import BucketBuffer
 from sgplan.interpreter.gate import Owner
 from sgplan.interpreter.run import Cursor
 from sgplan.planner import torch_api
 from sgplan.planner.program import Bucket, Instruction
 
+SMALL = 16384  # elements: up to 64 KiB a call costs more than the copy
 DTYPES = {"f64": torch.float64, "f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 _UNFINISHED = (
@@ -91,9 +93,10 @@ class Reducer:
         self.taken = 0  # gradients reduced in-graph since the last step
         self.hooked = 0  # and through hooks
         self.late: list[str] = []  # buckets but the last that started behind the last gradient
-        self._copy_seconds = 0.0
         self._unused: Sequence[int] = ()
-        self._used = torch.zeros(len(self.parameters), dtype=torch.int32)
+        self._used = bytearray(len(self.parameters))
+        # Copied when their bucket is complete, many in one call; the others while they are in cache.
+        self._small = [p.numel() <= SMALL for p in self.parameters]
         self._reset()
         self._hooks = _AccumulateHooks(self)
         self.owner_of = {id(p): Owner(self, index) for index, p in enumerate(self.parameters)}
@@ -109,7 +112,7 @@ class Reducer:
         self._fresh = bytearray(count)
         self._missing = count
         self._opened = False
-        self._marked_unused = False
+        self._later: list[int] = []
         self._queued = False
         self.closing = False
         self._partial = False
@@ -142,6 +145,8 @@ class Reducer:
                 ready.
         """
         self._reset()
+        for buffer in self.buffers.values():
+            buffer.await_gradients()
         self._cursor.rewind()
         self._unused = self._unreached(outputs) if self.setup.find_unused else ()
         self.armed = True
@@ -165,7 +170,7 @@ class Reducer:
     def begin_backward(self) -> None:
         """Called before an armed backward: remember which gradients nobody can hold yet."""
         self._fresh = bytearray(
-            p.grad is None and not p._post_accumulate_grad_hooks for p in self.parameters
+            [p.grad is None and not p._post_accumulate_grad_hooks for p in self.parameters]
         )
 
     def could_take(self) -> dict[int, Owner]:
@@ -181,17 +186,20 @@ class Reducer:
     def take(self, index: int, grad: torch.Tensor) -> torch.Tensor:
         """Copy a gradient out of a compiled graph; returns the slot autograd shall accumulate."""
         began = perf_counter()
-        view = self._fill(index, grad)
+        view = self._view(index)
+        copying = perf_counter()
+        torch.mul(grad, self.scale, out=view)
+        copied = perf_counter()
         self._in_graph[index] = 1
         self.taken += 1
         self._mark(index)
-        self.own_seconds += perf_counter() - began - self._copy_seconds
-        return view.detach()
+        slot = view.detach()
+        self.own_seconds += perf_counter() - began - (copied - copying)
+        return slot
 
     def accumulated(self, index: int) -> None:
         """AccumulateGrad of a parameter has run, with or without a gradient."""
-        grad = self.parameters[index].grad
-        if grad is not None and self.setup.find_unused:
+        if self.setup.find_unused and self.parameters[index].grad is not None:
             self._used[index] = 1
         if not self.armed:
             return
@@ -199,32 +207,63 @@ class Reducer:
             self._in_graph[index] = 2
             return
         began = perf_counter()
-        if not self._marked_unused:
+        if self._unused:
             self._mark_unused()
-        self._fill(index, grad)
+        copying = 0.0
+        if self._small[index]:
+            self._later.append(index)
+        else:
+            copying = self._copy(index)
         self.hooked += 1
         self._mark(index)
-        self.own_seconds += perf_counter() - began - self._copy_seconds
-        self.advance()
+        self.own_seconds += perf_counter() - began - copying
+        if not self._place[index][0].missing:
+            self.advance()
 
-    def _fill(self, index: int, grad: torch.Tensor | None) -> torch.Tensor:
+    def _view(self, index: int) -> torch.Tensor:
         if not self._opened:
             for buffer in self.buffers.values():
                 buffer.open()
             self._opened = True
         buffer, place = self._place[index]
-        view = buffer.views[place]
+        return buffer.views[place]
+
+    def _copy(self, index: int) -> float:
+        """Scale one accumulated gradient into its slot; returns the seconds."""
+        view, grad = self._view(index), self._gradient(index)
         began = perf_counter()
         if grad is None:
             view.zero_()
-        elif grad.is_sparse:
+        else:
+            torch.mul(grad, self.scale, out=view)
+        return perf_counter() - began
+
+    def _copy_later(self) -> None:
+        """Scale the small gradients that have come since the last time into their slots."""
+        targets: list[torch.Tensor] = []
+        sources: list[torch.Tensor] = []
+        for index in self._later:
+            view, grad = self._view(index), self._gradient(index)
+            if grad is None:
+                view.zero_()
+            else:
+                targets.append(view)
+                sources.append(grad)
+        self._later.clear()
+        if targets:
+            torch_api.copy_all(targets, sources)
+            if self.scale != 1.0:
+                torch_api.scale_all(targets, self.scale)
+
+    def _gradient(self, index: int) -> torch.Tensor | None:
+        grad = self.parameters[index].grad
+        if grad is None:
+            return None
+        if grad.is_sparse:
             raise RuntimeError(
                 f"`{self.setup.names[index]}` has a sparse gradient; plan `sync {{ by = stock }}`"
             )
-        else:
-            torch.mul(grad.detach() if grad.requires_grad else grad, self.scale, out=view)
-        self._copy_seconds = perf_counter() - began
-        return view
+        return grad.detach() if grad.requires_grad else grad
 
     def _mark(self, index: int) -> None:
         if self._ready[index]:
@@ -235,13 +274,16 @@ class Reducer:
         self._place[index][0].missing -= 1
 
     def _mark_unused(self) -> None:
-        self._marked_unused = True
-        for index in self._unused:
-            self._fill(index, None)
+        """Parameters the forward did not reach are ready with the first gradient, as in stock."""
+        unused, self._unused = self._unused, ()
+        for index in unused:
+            self._view(index).zero_()
             self._mark(index)
 
     def advance(self) -> None:
         """Carry out what is ready; behind the last gradient, let the rest run at the end."""
+        if self._later:
+            self._copy_later()
         self._cursor.advance()
         if self._missing == 0 and not self._queued:
             self._queued = True
@@ -249,21 +291,18 @@ class Reducer:
 
     def _finish(self) -> None:
         self.closing = True
-        used = self._reduce_used()
-        if used is not None:
-            used.wait()
+        if self.setup.find_unused:
+            self._agree_on_used()
         self._cursor.advance()
         self.armed = False
         self._partial = False
-        self._used.zero_()
+        self._used = bytearray(len(self.parameters))
 
-    def _reduce_used(self) -> dist.Work | None:
-        """With `find_unused`: which parameters got a gradient on any rank."""
-        if not self.setup.find_unused:
-            return None
-        device = self.parameters[0].device
-        self._used = self._used.to(device)
-        return dist.all_reduce(self._used, group=self.setup.group, async_op=True)
+    def _agree_on_used(self) -> None:
+        """Which parameters got a gradient on any rank: the others' `.grad` stays untouched."""
+        used = torch.tensor(list(self._used), dtype=torch.int32, device=self.parameters[0].device)
+        dist.all_reduce(used, group=self.setup.group)
+        self._used = bytearray(map(bool, used.tolist()))
 
     # --- what handlers do to it ------------------------------------------------------------------
 
@@ -295,7 +334,7 @@ class Reducer:
         A gradient that began in this backward and that nobody hooked is replaced by its slot, which
         saves a copy; any other keeps its identity and gets the values, as under stock DDP.
         """
-        used = self._used.tolist() if self.setup.find_unused else None
+        used = self._used if self.setup.find_unused else None
         for buffer in self.buffers.values():
             targets: list[torch.Tensor] = []
             sources: list[torch.Tensor] = []

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import nn
+
 from sgplan.grammar.plan import Model
 from sgplan.planner.facts import Engine, GraphFact, MissFact, ParameterFact, RootFact
 from sgplan.planner.facts import Path as ReductionPath
-from torch import nn
 
 SHORT_DTYPES = {
     torch.float64: "f64",
@@ -40,8 +41,10 @@ class Root:
         parameters: trainable, name and tensor, in registration order.
         find_unused: DDP looks for unused parameters.
         graphs, misses: captured so far.
+        written: graphs before an engine decomposed them, in plan mode.
         captures: compiles of graphs that take its parameters.
         called: calls with gradients enabled.
+        numel: elements of all its parameters.
     """
 
     name: str
@@ -54,12 +57,13 @@ class Root:
     find_unused: bool = False
     graphs: list[GraphFact] = field(default_factory=list[GraphFact])
     misses: list[MissFact] = field(default_factory=list[MissFact])
+    written: list[GraphFact] = field(default_factory=list[GraphFact])
     captures: int = 0
     called: int = 0
+    numel: int = field(init=False)
 
-    @property
-    def numel(self) -> int:
-        return sum(parameter.numel() for _, parameter in self.parameters)
+    def __post_init__(self) -> None:
+        self.numel = sum(parameter.numel() for _, parameter in self.parameters)
 
     def fact(self) -> RootFact:
         """The root as pure data."""
@@ -76,6 +80,7 @@ class Root:
             ),
             graphs=tuple(self.graphs),
             misses=tuple(self.misses),
+            written=tuple(self.written),
         )
 
 

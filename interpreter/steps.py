@@ -14,10 +14,11 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from sgplan.interpreter.events import StepFinished
-from sgplan.planner import torch_api
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from sgplan.interpreter.events import StepFinished
+from sgplan.planner import torch_api
 
 
 class StepWatch:

@@ -15,14 +15,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
 from sgplan.interpreter import events
 from sgplan.interpreter.rank import Rank
 from sgplan.interpreter.reducer import Reducer, ReducerSetup
 from sgplan.interpreter.roots import SHORT_DTYPES, Root, trainable, unwrapped
 from sgplan.planner import torch_api
 from sgplan.planner.program import Instruction, Program, Run
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel as DDP
 
 # Digests of an artefact that no later root can change.
 KNOWN_AT_ENTRY = frozenset({"plan", "mesh", "torch"})

@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any, NoReturn, cast
 
 import msgpack  # pyright: ignore[reportMissingTypeStubs]
+
+from sgplan import __version__
 from sgplan.grammar.diagnostics import Diagnostic, Refused
 from sgplan.grammar.plan import PlanFile
 from sgplan.planner.digest import graphs_digest, modules_digest, parameters_digest, short
 from sgplan.planner.facts import Facts
 from sgplan.planner.program import Program
 from sgplan.planner.wire import WireError, decode, encode
-
-from sgplan import __version__
 
 MAGIC = b"sgpx"
 VERSION = 1

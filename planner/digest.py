@@ -10,11 +10,10 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
+from sgplan import __version__
 from sgplan.grammar.plan import Plan
 from sgplan.planner.facts import Facts, ParameterFact, RootFact
 from sgplan.planner.program import Bucket
-
-from sgplan import __version__
 
 # Raised when instructions or layout change meaning, so that unequal versions never talk.
 CONTRACT_VERSION = 1

@@ -153,6 +153,8 @@ class RootFact:
         parameters: trainable, in registration order.
         modules: every module path with its class name, registration order.
         graphs: captured graphs, forward before its backward.
+        written: the same before an engine decomposed them, ops as the user knows them; in plan mode
+            only, empty where `graphs` are such already.
         misses: regions of it that could not be captured.
     """
 
@@ -166,6 +168,7 @@ class RootFact:
     modules: tuple[tuple[str, str], ...] = ()
     graphs: tuple[GraphFact, ...] = ()
     misses: tuple[MissFact, ...] = ()
+    written: tuple[GraphFact, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ capture that trains is the one a listed line runs, the others are its variants.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sgplan.planner.facts import Facts, GradientFact, GraphFact, RootFact
 
@@ -51,6 +51,12 @@ def calls_of(facts: Facts) -> tuple[Call, ...]:
             ]
             number += 1
     return tuple(calls)
+
+
+def as_written(facts: Facts) -> Facts:
+    """The facts with every graph as the user knows it: selectors and op lists read this."""
+    roots = (replace(root, graphs=root.written or root.graphs) for root in facts.roots)
+    return replace(facts, roots=tuple(roots))
 
 
 def main_calls(calls: Iterable[Call], root: str) -> tuple[Call, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sgplan.planner.facts import Facts, OpFact
 from sgplan.planner.families import FAMILIES
-from sgplan.planner.graphs import calls_of
+from sgplan.planner.graphs import as_written, calls_of
 from sgplan.planner.select import forward_sites
 from sgplan.planner.units import counted, human_flops
 from sgplan.planner.words import columns
@@ -28,7 +28,7 @@ def render_ops(facts: Facts) -> str:
 
 
 def _backward_ops(facts: Facts) -> tuple[OpFact, ...]:
-    calls = (call for call in calls_of(facts) if call.variant == 0)
+    calls = (call for call in calls_of(as_written(facts)) if call.variant == 0)
     return tuple(op for call in calls if call.backward for op in call.backward.ops)
 
 

@@ -17,7 +17,7 @@ from sgplan.grammar.plan import Block, Let, Pattern, Plan, Selector, Stage
 from sgplan.planner.facts import Facts, OpFact
 from sgplan.planner.families import FAMILIES
 from sgplan.planner.globs import covers, matching
-from sgplan.planner.graphs import calls_of
+from sgplan.planner.graphs import as_written, calls_of
 
 # Attributes whose strings are module globs.
 GLOB_ATTRIBUTES = ("in_", "except_", "cuts", "keep_whole")
@@ -64,7 +64,9 @@ def module_paths(facts: Facts) -> tuple[str, ...]:
 
 def forward_sites(facts: Facts) -> tuple[OpFact, ...]:
     """The ops of the listed forward graphs, variants left out."""
-    return tuple(op for call in calls_of(facts) if call.variant == 0 for op in call.forward.ops)
+    return tuple(
+        op for call in calls_of(as_written(facts)) if call.variant == 0 for op in call.forward.ops
+    )
 
 
 def match_all(plan: Plan, facts: Facts) -> tuple[Match, ...]:

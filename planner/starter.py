@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from sgplan.planner.facts import Facts, RootFact
 from sgplan.planner.families import FAMILIES
-from sgplan.planner.graphs import calls_of
+from sgplan.planner.graphs import as_written, calls_of
 from sgplan.planner.ops_listing import by_name
 from sgplan.planner.units import counted, human_bytes
 
@@ -54,7 +54,11 @@ def _about(root: RootFact, facts: Facts) -> Iterator[str]:
     yield f"# {root.name}: {root.cls}, {count}, {human_bytes(size)}"
     yield from _wrapped("modules", _stars(path for path, _ in root.modules if path))
     yield from _wrapped("inputs", _inputs(root, facts))
-    own = [call.forward for call in calls_of(facts) if call.root == root.name and not call.variant]
+    own = [
+        call.forward
+        for call in calls_of(as_written(facts))
+        if call.root == root.name and not call.variant
+    ]
     ops = [op for graph in own for op in graph.ops]
     common = sorted(by_name(ops).items(), key=lambda item: (-len(item[1]), item[0]))
     yield from _wrapped("ops", [f"{name} ×{len(same)}" for name, same in common[:SHOWN_OPS]])
@@ -64,7 +68,9 @@ def _about(root: RootFact, facts: Facts) -> Iterator[str]:
 
 def _inputs(root: RootFact, facts: Facts) -> list[str]:
     """`x 8x128`, `?` for a dim that may vary."""
-    calls = [call for call in calls_of(facts) if call.root == root.name and not call.variant]
+    calls = [
+        call for call in calls_of(as_written(facts)) if call.root == root.name and not call.variant
+    ]
     return [
         f"{name} {'x'.join('?' if size is None else str(size) for size in shape) or 'scalar'}"
         for call in calls

@@ -52,6 +52,7 @@ __all__ = [
     "queue_callback",
     "replace_inductor_wrapper",
     "running_node",
+    "scale_all",
     "size_hint",
     "skip_frames",
     "storage_uses",
@@ -91,6 +92,11 @@ def storage_uses(tensor: torch.Tensor) -> int:
 def copy_all(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
     """Copy each source into its target, in one call (`torch._foreach_copy_`)."""
     torch._foreach_copy_(targets, sources)  # pyright: ignore[reportPrivateImportUsage]
+
+
+def scale_all(tensors: list[torch.Tensor], factor: float) -> None:
+    """Multiply each tensor in place, in one call (`torch._foreach_mul_`)."""
+    torch._foreach_mul_(tensors, factor)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def compiled_autograd_enabled() -> bool:

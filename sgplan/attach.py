@@ -105,7 +105,7 @@ def _install(
 
 def _planner() -> Any:
     from sgplan.interpreter.lowering import Planner
-    from sgplan.planner import artefact, digest, overlap, pipeline
+    from sgplan.planner import artefact, digest, overlap, pipeline, select
 
     return Planner(
         lower=pipeline.lower,
@@ -115,5 +115,6 @@ def _planner() -> Any:
         overlap=overlap.overlap_violations,
         digests=artefact.digests_of,
         stale=artefact.differences,
+        selectors=select.problems,
         part=lambda program, facts: msgpack.Packer().pack(artefact.encode_part(program, facts)),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch.distributed as dist
+
 from sgplan.interpreter.events import ReduceStarted, WaitFinished
 from sgplan.interpreter.reducer import Reducer
 from sgplan.interpreter.registry import handles

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch.fx as fx
+
 from sgplan.planner import torch_api
 from sgplan.planner.capture.insert import OPS_VERSION, insert_ready
 from sgplan.planner.capture.once import SideFile, dynamo_digest
@@ -31,6 +32,7 @@ class Compiled:
         call: what Dynamo shall call.
         graphs: recorded graphs in wire form, forward before backward; None on a cache hit whose
             side file is gone.
+        written: the same before Inductor decomposed them, in plan mode.
         seconds: spent here.
         cache: `hit` when nothing was lowered again, else `miss`; `off` in capture only.
     """
@@ -39,6 +41,7 @@ class Compiled:
     graphs: list[Any] | None
     seconds: float
     cache: Literal["hit", "miss", "off"]
+    written: list[Any] = field(default_factory=list[Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +107,23 @@ class GraphRecorder:
     ) -> Compiled:
         """Trace forward and backward without running or compiling them."""
         began = time.perf_counter()
-        graphs: list[Any] = []
-
-        def keep(direction: Direction) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
-            def compiler(graph: fx.GraphModule, example: Sequence[Any]) -> Callable[..., Any]:
-                graphs.append(self.record(graph, direction, inputs))
-                return graph.forward
-
-            return compiler
-
-        torch_api.capture_only(gm, inputs, keep("forward"), keep("backward"))
+        graphs = as_eager_runs(gm, inputs, self.record)
         return Compiled(gm.forward, graphs, time.perf_counter() - began, "off")
+
+
+def as_eager_runs(gm: fx.GraphModule, inputs: Sequence[Any], record: RecordGraph) -> list[Any]:
+    """The recorded forward and backward of a Dynamo graph in the ops that eager dispatches."""
+    graphs: list[Any] = []
+
+    def keep(direction: Direction) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
+        def compiler(graph: fx.GraphModule, example: Sequence[Any]) -> Callable[..., Any]:
+            graphs.append(record(graph, direction, inputs))
+            return graph.forward
+
+        return compiler
+
+    torch_api.capture_only(gm, inputs, keep("forward"), keep("backward"))
+    return graphs
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +137,7 @@ class InductorRecorder:
     ) -> Compiled:
         """Trace as `GraphCompiler` does, stop before code generation, go on in plain Python."""
         began = time.perf_counter()
+        written = as_eager_runs(gm, inputs, self.record)
         graphs: list[Any] = []
 
         def inner(graph: fx.GraphModule, example: Sequence[Any], **kwargs: Any) -> Any:
@@ -141,7 +151,7 @@ class InductorRecorder:
             torch_api.compile_fx(
                 gm, inputs, inner_compile=inner, config_patches=patches, compile_region_name=name
             )
-        return Compiled(gm.forward, graphs, time.perf_counter() - began, "off")
+        return Compiled(gm.forward, graphs, time.perf_counter() - began, "off", written)
 
 
 def _never_called() -> Callable[..., Any]:

@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 import torch.fx as fx
+from torch.utils import _pytree as pytree
+
 from sgplan.planner import torch_api
 from sgplan.planner.families import families_of, is_layout
-from torch.utils import _pytree as pytree
 
 
 def flops(node: fx.Node) -> int:

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 import torch.fx as fx
+
 from sgplan.planner import torch_api
 
 OPS_VERSION = 1

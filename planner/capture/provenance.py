@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 
 import torch
 import torch.fx as fx
+
 from sgplan.planner import torch_api
 
 _ROOT = re.compile(r"\A[LG]\[[^\]]*\](?:\.__self__|\.__wrapped__|\.__func__)*")

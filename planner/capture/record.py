@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import torch
 import torch.fx as fx
+
 from sgplan.planner import torch_api
 from sgplan.planner.capture.cost import bytes_moved, bytes_saved, flops, memory_owner
 from sgplan.planner.capture.provenance import module_of
