@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from sgplan.interpreter import gate
+from sgplan.interpreter.gate import Owner
+from sgplan.planner import torch_api
+from torch import nn
+
+
+class Taker:
+    """Stands for a reducer, which the gate only hands on."""
+
+    def __init__(self) -> None:
+        self.taken: list[int] = []
+
+    def take(self, index: int, grad: torch.Tensor) -> torch.Tensor:
+        self.taken.append(index)
+        return grad
+
+
+def owners(*parameters: torch.Tensor) -> dict[int, Owner]:
+    taker: Any = Taker()
+    return {id(p): Owner(taker, index) for index, p in enumerate(parameters)}
+
+
+def compiled(module: nn.Module) -> Any:
+    """One AOT node, without code generation."""
+    return torch.compile(module, backend="aot_eager")
+
+
+@pytest.fixture
+def linear() -> nn.Linear:
+    torch._dynamo.reset()
+    return nn.Linear(3, 2)
+
+
+X = torch.ones(4, 3)
+
+
+def allowed(*roots: torch.Tensor, of: nn.Module) -> set[int]:
+    """Indices of the parameters a compiled node may hand over."""
+    found = gate._allowed(roots, owners(*of.parameters()))
+    return {owner.index for places in found.values() for owner in places.values()}
+
+
+def test_a_parameter_with_one_edge_from_a_compiled_node_is_allowed(linear: nn.Linear) -> None:
+    assert allowed(compiled(linear)(X).sum(), of=linear) == {0, 1}
+
+
+def test_an_eager_node_hands_nothing_over(linear: nn.Linear) -> None:
+    assert allowed(linear(X).sum(), of=linear) == set()
+
+
+def test_a_module_called_twice_has_two_edges(linear: nn.Linear) -> None:
+    call = compiled(linear)
+    assert allowed(call(X).sum() + call(X).sum(), of=linear) == set()
+
+
+def test_a_penalty_outside_the_graph_excludes_only_its_parameter(linear: nn.Linear) -> None:
+    loss = compiled(linear)(X).sum() + linear.weight.pow(2).sum()
+    assert allowed(loss, of=linear) == {1}
+
+
+def test_two_roots_of_one_backward_are_walked_together(linear: nn.Linear) -> None:
+    call = compiled(linear)
+    assert allowed(call(X).sum(), linear.bias.sum(), of=linear) == {0}
+
+
+def test_parameters_nobody_offered_are_not_allowed(linear: nn.Linear) -> None:
+    loss = compiled(linear)(X).sum()
+    assert gate._allowed([loss], owners(linear.bias)).popitem()[1].popitem()[1].index == 0
+    assert gate._allowed([loss], {}) == {}
+
+
+def test_places_count_from_the_nodes_own_inputs(linear: nn.Linear) -> None:
+    loss = compiled(linear)(X).sum()
+    ((node, places),) = gate._allowed([loss], owners(*linear.parameters())).items()
+    assert torch_api.compiled_node(node)
+    for place, owner in places.items():
+        assert node.next_functions[place][0].variable is list(linear.parameters())[owner.index]
+
+
+def test_a_root_without_a_graph_is_no_edge() -> None:
+    assert gate._allowed([torch.ones(1)], {}) == {}
+
+
+def test_the_gate_is_closed_outside_and_after(linear: nn.Linear) -> None:
+    loss = compiled(linear)(X).sum()
+    with gate.opened([loss], owners(*linear.parameters())):
+        (node,) = gate._open
+        assert len(gate.owners_of(node)) == 2
+    assert gate.owners_of(node) == {}
+    assert gate._open == {}
+
+
+def test_an_error_inside_closes_it(linear: nn.Linear) -> None:
+    loss = compiled(linear)(X).sum()
+    with pytest.raises(ValueError, match="script"), gate.opened([loss], owners(linear.weight)):
+        raise ValueError("the script's")
+    assert gate._open == {}
+
+
+def test_a_backward_inside_a_backward_has_its_own_gate(linear: nn.Linear) -> None:
+    outer, inner = compiled(linear)(X).sum(), compiled(linear)(X).sum()
+    with gate.opened([outer], owners(*linear.parameters())):
+        (first,) = gate._open
+        with gate.opened([inner], {}):
+            assert gate.owners_of(first) == {}
+        assert len(gate.owners_of(first)) == 2
+
+
+def test_a_gradient_edge_is_a_root_like_a_tensor(linear: nn.Linear) -> None:
+    from torch.autograd.graph import get_gradient_edge
+
+    loss = compiled(linear)(X).sum()
+    edge: Any = get_gradient_edge(loss)
+    assert allowed(edge, of=linear) == {0, 1}
