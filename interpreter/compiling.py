@@ -9,6 +9,7 @@ A foreign backend is left alone and named. Roots the plan compiles are captured 
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +21,7 @@ from sgplan.grammar.diagnostics import Diagnostic, Label
 from sgplan.interpreter import events
 from sgplan.interpreter.graph_backend import GraphBackend, planned_wrapper
 from sgplan.interpreter.rank import Rank
-from sgplan.interpreter.roots import Root, names_class, plain_name, trainable, unwrapped
+from sgplan.interpreter.roots import Owned, Root, names_class, plain_name, trainable, unwrapped
 from sgplan.planner import torch_api
 
 OURS = (None, "inductor", "sgplan")
@@ -40,7 +41,8 @@ class Compiling:
         self._backend = backend
         self._compile = torch.compile
         self._compile_module = nn.Module.compile
-        self._compiled: list[nn.Module] = []  # what the script compiles, before it is a root
+        # What the script compiles, before it is a root.
+        self._compiled: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._prepared = False
 
     # --- patches ---------------------------------------------------------------------------------
@@ -149,7 +151,7 @@ class Compiling:
     def _found(self, module: nn.Module) -> None:
         """The script compiles a module: a root of its own unless DDP has or gets it."""
         module = unwrapped(module)
-        self._compiled.append(module)
+        self._compiled.add(module)
         root = self._rank.root_of(module)
         if root is not None and root.path != "stock":
             self._mark_compiled(root, "the script compiles it")
@@ -228,7 +230,12 @@ class Compiling:
             return None
         name = self._rank.names.name(module)
         root = Root(
-            name, module, "compiled", "inductor", "none", "the script compiles it", parameters
+            name,
+            Owned(module, parameters),
+            "compiled",
+            "inductor",
+            "none",
+            "the script compiles it",
         )
         self._rank.add_root(root)
         return root

@@ -19,6 +19,7 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 
 from sgplan.interpreter import events
 from sgplan.interpreter.steps import elements
+from sgplan.planner import torch_api
 from sgplan.planner.facts import OptimizerFact
 
 if TYPE_CHECKING:
@@ -59,15 +60,14 @@ def _patch(cls: type[Optimizer], fusing: Fusing) -> None:
         given = signature.bind(self, *args, **kwargs).arguments
         if type(self) is not cls or isinstance(given.get("params"), (torch.Tensor, type(None))):
             return original(self, *args, **kwargs)
-        # A generator can be read only once, and we look before torch does.
-        given["params"] = list(given["params"])
+        given["params"] = [_read_once(entry) for entry in given["params"]]
         rest = {name: value for name, value in given.items() if name != "self"}
         if not fusing.wanted(given["params"]):
             return original(self, **rest)
         why = _objection(given)
         if not why:
             try:
-                original(self, **rest, fused=True)
+                original(self, **{**rest, "fused": True})
                 return fusing.built(self)
             except RuntimeError as error:
                 why = str(error)
@@ -77,11 +77,21 @@ def _patch(cls: type[Optimizer], fusing: Fusing) -> None:
     cls.__init__ = init
 
 
+def _read_once(entry: Any) -> Any:
+    """A generator in a group can be read only once, and we look before torch does."""
+    if not isinstance(entry, dict) or isinstance(entry.get("params"), (torch.Tensor, type(None))):
+        return entry
+    return {**entry, "params": list(entry["params"])}
+
+
 def _objection(given: dict[str, Any]) -> str:
     for name in _CHOICES:
         if given.get(name) not in (None, False):
             return f"the script passes `{name}`"
-    return ""
+    if given.get("fused") is False:
+        return "the script passes `fused`"
+    tensors = (tensor for entry in given["params"] for tensor in _tensors_of(entry))
+    return next((why for tensor in tensors if (why := torch_api.fused_objection(tensor))), "")
 
 
 def _report_others(fusing: Fusing) -> None:
@@ -138,7 +148,9 @@ class Optimizers:
 def _tensors_of(entry: Any) -> Sequence[Any]:
     """The parameters in one entry of an optimizer's argument: a tensor, a named one, or a group."""
     if isinstance(entry, dict):
-        return [p for inner in entry["params"] for p in _tensors_of(inner)]
+        inside = entry.get("params", ())
+        entries = (inside,) if isinstance(inside, torch.Tensor) else inside
+        return [p for inner in entries for p in _tensors_of(inner)]
     if isinstance(entry, tuple):
         return entry[1:]
     return (entry,)

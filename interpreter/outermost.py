@@ -6,6 +6,7 @@ call costs nothing more afterwards; a module first called later is no root.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from sgplan.interpreter.rank import Rank
-from sgplan.interpreter.roots import Root, trainable, unwrapped
+from sgplan.interpreter.roots import Owned, Root, trainable, unwrapped
 
 WATCHED_STEPS = 2
 
@@ -31,7 +32,7 @@ class Outermost:
         self._entering = entering
         self._compiles = compiles
         self._inside = False
-        self._roots: dict[int, Root] = {}
+        self._roots: weakref.WeakKeyDictionary[nn.Module, Root] = weakref.WeakKeyDictionary()
         self._call = nn.Module.__call__
 
     def install(self) -> None:
@@ -59,8 +60,8 @@ class Outermost:
                 self._rest()
 
     def _root(self, module: nn.Module) -> Root | None:
-        if id(module) in self._roots:
-            return self._roots[id(module)]
+        if module in self._roots:
+            return self._roots[module]
         if not torch.is_grad_enabled() or any(r.kind == "ddp" for r in self._rank.roots):
             return None
         inner = unwrapped(module)
@@ -69,9 +70,14 @@ class Outermost:
             return None
         name = self._rank.names.name(inner)
         root = Root(
-            name, inner, "module", "eager", "none", "the script runs it eagerly", parameters
+            name,
+            Owned(inner, parameters),
+            "module",
+            "eager",
+            "none",
+            "the script runs it eagerly",
         )
-        self._roots[id(module)] = root
+        self._roots[module] = root
         self._rank.add_root(root)
         self._entering(root, inner)
         return root

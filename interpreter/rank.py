@@ -188,7 +188,7 @@ class Rank:
         self._changed = True
 
     def root_of(self, module: nn.Module) -> Root | None:
-        return next((root for root in self.roots if root.module is module), None)
+        return next((root for root in self.roots if root.owned.is_module(module)), None)
 
     def root_named(self, name: str) -> Root:
         return next(root for root in self.roots if root.name == name)

@@ -95,7 +95,7 @@ class Reducer:
         self.late: list[str] = []  # buckets but the last that started behind the last gradient
         self._unused: Sequence[int] = ()
         self._used = bytearray(len(self.parameters))
-        # Copied when their bucket is complete, many in one call; the others while they are in cache.
+        # Copied when their bucket is complete, many in one call; others while they are in cache.
         self._small = [p.numel() <= SMALL for p in self.parameters]
         self._reset()
         self._hooks = _AccumulateHooks(self)

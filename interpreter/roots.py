@@ -7,7 +7,8 @@ owns parameters. Knows modules and names; refuses to know how they run.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -31,57 +32,105 @@ _WRAPPERS = frozenset({"_orig_mod", "_checkpoint_wrapped_module"})
 
 @dataclass(slots=True, eq=False)
 class Root:
-    """One root while the script runs.
+    """One root while the script runs; its module belongs to the script and may be gone.
 
     Attributes:
         name: unique; the label of a `model` block, else `model`, `model1`, … .
-        module: the unwrapped module.
+        owned: the unwrapped module and its trainable parameters, held weakly.
         kind: how it became a root.
         engine, path, why: see `RootFact`.
-        parameters: trainable, name and tensor, in registration order.
         find_unused: DDP looks for unused parameters.
         graphs, misses: captured so far.
         written: graphs before an engine decomposed them, in plan mode.
         captures: compiles of graphs that take its parameters.
         called: calls with gradients enabled.
-        numel: elements of all its parameters.
     """
 
     name: str
-    module: nn.Module
+    owned: Owned
     kind: Literal["ddp", "compiled", "module"]
     engine: Engine
     path: ReductionPath
     why: str
-    parameters: list[tuple[str, nn.Parameter]]
     find_unused: bool = False
     graphs: list[GraphFact] = field(default_factory=list[GraphFact])
     misses: list[MissFact] = field(default_factory=list[MissFact])
     written: list[GraphFact] = field(default_factory=list[GraphFact])
     captures: int = 0
     called: int = 0
-    numel: int = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.numel = sum(parameter.numel() for _, parameter in self.parameters)
+    @property
+    def module(self) -> nn.Module:
+        """The unwrapped module, while the script has it."""
+        return self.owned.module
+
+    @property
+    def parameters(self) -> list[tuple[str, nn.Parameter]]:
+        """Trainable, name and tensor, in registration order; empty when the module is gone."""
+        return self.owned.parameters()
+
+    @property
+    def numel(self) -> int:
+        """Elements of all its parameters."""
+        return self.owned.numel
+
+    @property
+    def cls(self) -> str:
+        """Qualified class of the module."""
+        return self.owned.cls
 
     def fact(self) -> RootFact:
         """The root as pure data."""
         return RootFact(
             name=self.name,
-            cls=qualified(type(self.module)),
+            cls=self.cls,
             kind=self.kind,
             engine=self.engine,
             path=self.path,
             why=self.why,
-            parameters=tuple(parameter_fact(name, p) for name, p in self.parameters),
-            modules=tuple(
-                (plain_name(n), type(m).__name__) for n, m in self.module.named_modules() if n
-            ),
+            parameters=self.owned.parameter_facts,
+            modules=self.owned.module_names,
             graphs=tuple(self.graphs),
             misses=tuple(self.misses),
             written=tuple(self.written),
         )
+
+
+class Owned:
+    """A module and its trainable parameters, held weakly; what facts need of them is kept.
+
+    Args:
+        module: unwrapped.
+        parameters: trainable, name and tensor, in registration order.
+
+    Attributes:
+        cls: qualified class.
+        numel: elements of all parameters.
+        parameter_facts, module_names: as `RootFact` has them.
+    """
+
+    def __init__(self, module: nn.Module, parameters: Sequence[tuple[str, nn.Parameter]]) -> None:
+        self._module = weakref.ref(module)
+        self._parameters = [(name, weakref.ref(parameter)) for name, parameter in parameters]
+        self.cls = qualified(type(module))
+        self.numel = sum(parameter.numel() for _, parameter in parameters)
+        self.parameter_facts = tuple(parameter_fact(name, p) for name, p in parameters)
+        self.module_names = tuple(
+            (plain_name(name), type(part).__name__) for name, part in module.named_modules() if name
+        )
+
+    @property
+    def module(self) -> nn.Module:
+        module = self._module()
+        if module is None:
+            raise ReferenceError(f"the script let go of its {self.cls}")
+        return module
+
+    def is_module(self, module: nn.Module) -> bool:
+        return self._module() is module
+
+    def parameters(self) -> list[tuple[str, nn.Parameter]]:
+        return [(name, found) for name, ref in self._parameters if (found := ref()) is not None]
 
 
 def unwrapped(module: nn.Module) -> nn.Module:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from sgplan.grammar.diagnostics import Diagnostic, Label
 from sgplan.interpreter import events
-from sgplan.interpreter.roots import qualified
 from sgplan.planner.facts import MissFact
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ def uncaptured(rank: Rank) -> None:
     """List every root that trained without a captured call although it should have had one."""
     for root in rank.roots:
         if root.engine == "inductor" and root.called and not root.captures:
-            miss = MissFact(qualified(type(root.module)), "no call of it was captured")
+            miss = MissFact(root.cls, "no call of it was captured")
             root.misses.append(miss)
             rank.changed()
             rank.once(events.CaptureMissed, root.name, miss.reason)
@@ -37,7 +36,7 @@ def uncaptured(rank: Rank) -> None:
 
 def unmatched_models(rank: Rank) -> list[Diagnostic]:
     """`model` blocks that name nothing in this script."""
-    found = ", ".join(f"`{qualified(type(root.module))}`" for root in rank.roots)
+    found = ", ".join(f"`{root.cls}`" for root in rank.roots)
     return [
         Diagnostic(
             "SG0507",

@@ -54,6 +54,9 @@ class StepWatch:
     # --- what the script does --------------------------------------------------------------------
 
     def built(self, optimizer: Optimizer) -> None:
+        """An optimizer's constructor has run, perhaps for the second time."""
+        if any(known is optimizer for known in self.optimizers()):
+            return
         self._optimizers.append(weakref.ref(optimizer))
         self._leading = None
 

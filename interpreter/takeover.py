@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from sgplan.interpreter import events
 from sgplan.interpreter.rank import Rank
 from sgplan.interpreter.reducer import Reducer, ReducerSetup
-from sgplan.interpreter.roots import SHORT_DTYPES, Root, trainable, unwrapped
+from sgplan.interpreter.roots import SHORT_DTYPES, Owned, Root, trainable, unwrapped
 from sgplan.planner import torch_api
 from sgplan.planner.program import Instruction, Program, Run
 
@@ -103,6 +103,8 @@ class Takeover:
         rank = self._rank
         rank.add_root(root)
         self._roots[ddp] = root
+        # The script may build models in a loop: what reduces for one ends with it.
+        weakref.finalize(ddp, rank.drop_reducer, root).atexit = False
         rank.peers.agree(
             root,
             _group(given),
@@ -117,12 +119,11 @@ class Takeover:
         inner = unwrapped(module)
         root = Root(
             name=self._rank.names.name(inner),
-            module=inner,
+            owned=Owned(inner, parameters),
             kind="ddp",
             engine="eager",
             path="hooks",
             why="the script runs it eagerly",
-            parameters=parameters,
             find_unused=bool(given.get("find_unused_parameters", False)),
         )
         reason = self._stock_reason(root, module, given)

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.autograd.graph import get_gradient_edge
+
 from sgplan.interpreter import backward
 from sgplan.interpreter.rank import Rank
-from torch.autograd.graph import get_gradient_edge
 
 from .world import rank_under, root_of
 

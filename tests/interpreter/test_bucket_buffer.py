@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import torch
+
 from sgplan.interpreter.bucket_buffer import BucketBuffer
 from sgplan.planner.buckets import bucket_list
 from sgplan.planner.facts import ParameterFact

@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
+
 from sgplan.interpreter import gate
 from sgplan.interpreter.gate import Owner
 from sgplan.planner import torch_api
-from torch import nn
 
 
 class Taker:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from sgplan.interpreter import gate, ops
 from sgplan.interpreter.gate import Owner
 

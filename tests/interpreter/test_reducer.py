@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
+
 from sgplan.interpreter.events import ReduceStarted, WaitFinished
 from sgplan.interpreter.reducer import Reducer
-from torch import nn
 
 from .world import reducer_of
 

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
+from torch import nn
+
 from sgplan.interpreter import roots
 from sgplan.interpreter.roots import RootNames
-from torch import nn
 
 from .world import plan
 
@@ -65,10 +68,21 @@ def test_a_submodule_the_script_calls_module_keeps_its_name() -> None:
     net = Net()
     net.module = nn.Linear(2, 2)
     assert names(net)[-2:] == ["module.weight", "module.bias"]
-    fact = roots.Root(
-        "model", net, "module", "eager", "none", "a test", roots.trainable(net)
-    ).fact()
+    owned = roots.Owned(net, roots.trainable(net))
+    fact = roots.Root("model", owned, "module", "eager", "none", "a test").fact()
     assert ("module", "Linear") in fact.modules
+
+
+def test_a_root_does_not_keep_its_module_alive() -> None:
+    net = Net()
+    root = roots.Root(
+        "model", roots.Owned(net, roots.trainable(net)), "module", "eager", "none", ""
+    )
+    before = root.fact()
+    del net
+    gc.collect()
+    assert root.parameters == []
+    assert root.fact() == before
 
 
 def test_unwrapping_finds_the_scripts_own_module() -> None:

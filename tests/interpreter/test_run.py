@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from sgplan.interpreter import registry
 from sgplan.interpreter.run import Cursor
 from sgplan.planner.program import INSTRUCTIONS, Deliver, Free, Run, Wait

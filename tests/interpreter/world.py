@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from sgplan.grammar.check import check_text
-from sgplan.grammar.plan import Plan
-from sgplan.interpreter import ops, optimizers
-from sgplan.interpreter.handlers import collectives, compute, memory, state
-from sgplan.interpreter.rank import Rank
-from sgplan.interpreter.reducer import Reducer, ReducerSetup
-from sgplan.interpreter.roots import Root, trainable
-from sgplan.interpreter.takeover import reductions_of
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim import Optimizer
 
 from sgplan.attach import _planner
+from sgplan.grammar.check import check_text
+from sgplan.grammar.plan import Plan
+from sgplan.interpreter import ops, optimizers
+from sgplan.interpreter.handlers import collectives, compute, memory, state
+from sgplan.interpreter.rank import Rank
+from sgplan.interpreter.reducer import Reducer, ReducerSetup
+from sgplan.interpreter.roots import Owned, Root, trainable
+from sgplan.interpreter.takeover import reductions_of
 
 del ops, collectives, compute, memory, state  # imported for what they register
 
@@ -78,7 +78,7 @@ def rank_under(
 
 def root_of(module: nn.Module, *, name: str = "model", path: Any = "hooks") -> Root:
     """A data-parallel root over a module."""
-    return Root(name, module, "ddp", "eager", path, "a test", trainable(module))
+    return Root(name, Owned(module, trainable(module)), "ddp", "eager", path, "a test")
 
 
 def reducer_of(

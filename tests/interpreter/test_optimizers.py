@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
+
+from sgplan.interpreter import optimizers, steps
+from sgplan.interpreter.optimizers import Fusing
+
+pytestmark = pytest.mark.usefixtures("patched")
+
+
+class Told:
+    """What the constructors told."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.built: list[Optimizer] = []
+        self.refused: list[tuple[Optimizer, str]] = []
+
+    def wanted(self, parameters: Any) -> bool:
+        self.asked.append([t for entry in parameters for t in optimizers._tensors_of(entry)])
+        return True
+
+    def refuse(self, optimizer: Optimizer, why: str) -> None:
+        self.refused.append((optimizer, why))
+
+
+@pytest.fixture
+def told(patched: None) -> Told:
+    found = Told()
+    optimizers.install(Fusing(found.wanted, found.built.append, found.refuse))
+    return found
+
+
+def net() -> nn.Module:
+    return nn.Linear(3, 2)
+
+
+@pytest.mark.parametrize("cls", optimizers.FUSIBLE)
+def test_a_stock_optimizer_is_built_fused(told: Told, cls: Callable[..., Optimizer]) -> None:
+    found = cls(net().parameters(), lr=0.1)
+    assert found.defaults["fused"] is True
+    assert told.built == [found]
+    assert told.refused == []
+
+
+@pytest.mark.parametrize("choice", ["foreach", "capturable", "differentiable", "fused"])
+def test_what_the_script_chose_stays(told: Told, choice: str) -> None:
+    found = AdamW(net().parameters(), **{choice: True})
+    assert told.built == []
+    assert told.refused == [(found, f"the script passes `{choice}`")]
+    assert found.defaults[choice] is True
+
+
+@pytest.mark.parametrize("value", [None, False])
+def test_a_choice_that_leaves_it_open_is_none(told: Told, value: bool | None) -> None:
+    found = AdamW(net().parameters(), foreach=value)
+    assert found.defaults["fused"] is True
+    assert told.built == [found]
+
+
+def test_fused_none_leaves_it_open(told: Told) -> None:
+    found = AdamW(net().parameters(), fused=None)
+    assert found.defaults["fused"] is True
+
+
+def test_fused_false_is_a_choice(told: Told) -> None:
+    found = AdamW(net().parameters(), fused=False)
+    assert found.defaults["fused"] is False
+    assert told.refused == [(found, "the script passes `fused`")]
+
+
+def test_a_generator_is_read_once(told: Told) -> None:
+    module = net()
+    found = AdamW(parameter for parameter in module.parameters())
+    assert len(found.param_groups[0]["params"]) == 2
+    assert len(told.asked[0]) == 2
+
+
+def test_a_generator_in_a_group_is_read_once(told: Told) -> None:
+    module = net()
+    groups = [{"params": (p for p in module.parameters()), "lr": 0.3}]
+    found = SGD(groups, lr=0.1)
+    assert len(found.param_groups[0]["params"]) == 2
+    assert found.param_groups[0]["lr"] == 0.3
+    assert all(a is b for a, b in zip(told.asked[0], module.parameters(), strict=True))
+
+
+def test_a_group_of_one_tensor_is_one_parameter(told: Told) -> None:
+    weight = nn.Parameter(torch.ones(3, 2))
+    SGD([{"params": weight}], lr=0.1)
+    (found,) = told.asked[0]
+    assert found is weight
+
+
+def test_named_parameters_keep_their_names(told: Told) -> None:
+    module = net()
+    found = AdamW(module.named_parameters())
+    assert found.param_groups[0]["param_names"] == ["weight", "bias"]
+    assert all(a is b for a, b in zip(told.asked[0], module.parameters(), strict=True))
+
+
+def test_positional_arguments_mean_the_same(told: Told) -> None:
+    found = SGD(net().parameters(), 0.1, 0.9)
+    assert found.defaults["momentum"] == 0.9
+    assert found.defaults["fused"] is True
+
+
+def test_a_subclass_stays_as_written(told: Told) -> None:
+    class Mine(AdamW):
+        pass
+
+    found = Mine(net().parameters())
+    assert not found.defaults["fused"]
+    assert told.refused == [(found, "`Mine` has no fused form that sgplan knows")]
+
+
+def test_another_class_stays_as_written(told: Told) -> None:
+    found = RMSprop(net().parameters())
+    assert told.refused == [(found, "`RMSprop` has no fused form that sgplan knows")]
+
+
+def test_parameters_that_cannot_be_fused_leave_it_as_written(told: Told) -> None:
+    found = Adam([nn.Parameter(torch.ones(2, dtype=torch.complex64))])
+    assert not found.defaults["fused"]
+    assert told.built == []
+    ((refused, why),) = told.refused
+    assert refused is found
+    assert "fused" in why
+
+
+def test_an_optimizer_refused_after_a_trial_is_counted_once(told: Told) -> None:
+    watch = steps.StepWatch(lambda *fields: None, lambda: None)
+    watch.install()
+    found = Adam([nn.Parameter(torch.ones(2, dtype=torch.complex64))])
+    assert watch.optimizers() == [found]
+
+
+def test_what_the_plan_does_not_want_is_untouched(patched: None) -> None:
+    told = Told()
+    optimizers.install(Fusing(lambda parameters: False, told.built.append, told.refuse))
+    found = AdamW(net().parameters())
+    assert found.defaults["fused"] is None
+    RMSprop(net().parameters())
+    assert (told.built, told.refused) == ([], [])
+
+
+@pytest.mark.parametrize("arguments", [(), (torch.ones(2),), (None,)])
+def test_wrong_arguments_fail_in_torchs_words(told: Told, arguments: tuple[Any, ...]) -> None:
+    with pytest.raises(TypeError, match=r"params|iterable|argument"):
+        AdamW(*arguments)
+
+
+def test_fused_and_plain_steps_are_close(told: Told) -> None:
+    def trained(build: Callable[[Any], Optimizer]) -> torch.Tensor:
+        weight = nn.Parameter(torch.linspace(-1, 1, 7))
+        optimizer = build([weight])
+        for _ in range(3):
+            optimizer.zero_grad()
+            weight.pow(2).sum().backward()
+            optimizer.step()
+        return weight.detach()
+
+    fused = trained(lambda p: AdamW(p, lr=0.1))
+    plain = trained(lambda p: AdamW(p, lr=0.1, foreach=True))
+    torch.testing.assert_close(fused, plain, rtol=1e-6, atol=1e-7)
