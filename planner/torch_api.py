@@ -37,6 +37,7 @@ __all__ = [
     "flop_formula",
     "found_inf",
     "functorch_config",
+    "fused_objection",
     "gradient_inputs",
     "grads_accumulator",
     "graph_break_error",
@@ -378,6 +379,23 @@ def optimize_ddp_mode() -> str:
     from torch._dynamo.utils import get_optimize_ddp_mode
 
     return get_optimize_ddp_mode()
+
+
+def fused_objection(parameter: Any) -> str:
+    """Why torch has no fused step for a parameter, empty when it has one.
+
+    Source: `torch.optim.optimizer._device_dtype_check_for_fused`, which torch calls at the first
+    step, too late for a choice.
+    """
+    from torch.optim.optimizer import _device_dtype_check_for_fused as check
+
+    if not isinstance(parameter, torch.Tensor):
+        return ""
+    try:
+        check(parameter)
+    except RuntimeError as error:
+        return str(error)
+    return ""
 
 
 def found_inf(scaler: Any, optimizer: Any) -> bool:
