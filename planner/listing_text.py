@@ -124,7 +124,8 @@ def _phase_lines(program: Program) -> Iterator[str]:
 def _spelled(lines: Sequence[Instruction], inside: set[str]) -> list[str]:
     """The instructions, those that say where they start with that in one column."""
     parts = [format_instruction(line).partition(GAP) for line in lines]
-    heads = [_indent(line, inside) + head for line, (head, _, _) in zip(lines, parts, strict=True)]
+    indents = _indents(lines, inside)
+    heads = [indent + head for indent, (head, _, _) in zip(indents, parts, strict=True)]
     placed = [head for head, (_, _, place) in zip(heads, parts, strict=True) if place]
     width = max(map(len, placed), default=0)
     return [
@@ -133,15 +134,19 @@ def _spelled(lines: Sequence[Instruction], inside: set[str]) -> list[str]:
     ]
 
 
-def _indent(line: Instruction, inside: set[str]) -> str:
-    """Lines that an op of a compiled graph emits stand under its `run`."""
-    return "  " if inside.intersection(_buckets(line)) else ""
+def _indents(lines: Sequence[Instruction], inside: set[str]) -> list[str]:
+    """Lines that an op of a compiled graph emits stand under its `run`.
 
-
-def _buckets(line: Instruction) -> tuple[str, ...]:
-    if isinstance(line, Cast | ReduceStart):
-        return (line.bucket,)
-    return line.buckets if isinstance(line, Wait) else ()
+    That ends with the wait, which stands behind the whole backward.
+    """
+    waited: set[str] = set()
+    indents: list[str] = []
+    for line in lines:
+        if isinstance(line, Wait):
+            waited.update(line.buckets)
+        bucket = line.bucket if isinstance(line, Cast | ReduceStart) else None
+        indents.append("  " if bucket in inside - waited else "")
+    return indents
 
 
 def once(origins: Sequence[Origin | None]) -> list[str]:

@@ -1,0 +1,416 @@
+"""Every function of the adapter, used as sgplan uses it, on the torch that is installed.
+
+A new torch release is judged by this file first; a function without a test fails it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.fx as fx
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from sgplan.planner import torch_api
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(3, 4)
+        self.b = nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.b(torch.relu(self.a(x)))
+
+
+class Captured:
+    """The graphs of one Dynamo capture of a module, forward before backward."""
+
+    def __init__(self, module: nn.Module, *inputs: torch.Tensor) -> None:
+        self.dynamo: fx.GraphModule | None = None
+        self.inputs: list[Any] = []
+        self.graphs: list[fx.GraphModule] = []
+
+        def backend(gm: fx.GraphModule, inputs: list[Any]) -> Any:
+            self.dynamo, self.inputs = gm, list(inputs)
+            torch_api.capture_only(gm, inputs, self._keep, self._keep)
+            return gm.forward
+
+        torch.compile(module, backend=backend)(*inputs)
+
+    def _keep(self, gm: fx.GraphModule, inputs: Any) -> Any:
+        self.graphs.append(gm)
+        return gm.forward
+
+    @property
+    def forward(self) -> fx.GraphModule:
+        return self.graphs[0]
+
+    @property
+    def backward(self) -> fx.GraphModule:
+        return self.graphs[1]
+
+
+X = torch.ones(5, 3)
+
+
+def test_running_node() -> None:
+    seen: list[Any] = []
+    x = torch.ones(2, requires_grad=True)
+    y = x * 2
+    y.register_hook(lambda grad: seen.append(torch_api.running_node()))
+    assert torch_api.running_node() is None
+    y.sum().backward()
+    assert seen[0] is not None
+
+
+def test_compiled_node() -> None:
+    loss = torch.compile(nn.Linear(3, 2), backend="aot_eager")(X)
+    assert torch_api.compiled_node(loss.grad_fn)
+    assert not torch_api.compiled_node((X.clone().requires_grad_() * 2).grad_fn)
+
+
+def test_queue_callback() -> None:
+    order: list[str] = []
+    x = torch.ones(2, requires_grad=True)
+    x.register_hook(lambda g: torch_api.queue_callback(lambda: order.append("done")))
+    x.register_post_accumulate_grad_hook(lambda p: order.append("accumulated"))
+    x.sum().backward()
+    assert order == ["accumulated", "done"]
+
+
+def test_grads_accumulator() -> None:
+    weight = nn.Parameter(torch.ones(2))
+    node = torch_api.grads_accumulator(weight)
+    assert node.variable is weight
+    fired: list[bool] = []
+    node.register_hook(lambda inputs, outputs: fired.append(weight.grad is not None))
+    weight.sum().backward()
+    assert fired == [True]
+
+
+def test_storage_uses() -> None:
+    flat = torch.zeros(8)
+    alone = torch_api.storage_uses(flat)
+    view = flat[2:]
+    assert torch_api.storage_uses(flat) > alone
+    del view
+    assert torch_api.storage_uses(flat) == alone
+
+
+def test_copy_all() -> None:
+    targets = [torch.zeros(2), torch.zeros(3)]
+    torch_api.copy_all(targets, [torch.ones(2), torch.full((3,), 2.0)])
+    assert [t.sum().item() for t in targets] == [2.0, 6.0]
+
+
+def test_scale_all() -> None:
+    tensors = [torch.ones(2), torch.ones(3)]
+    torch_api.scale_all(tensors, 0.5)
+    assert all(tensor.eq(0.5).all() for tensor in tensors)
+
+
+def test_compiled_autograd_enabled() -> None:
+    from torch._dynamo import compiled_autograd
+
+    assert not torch_api.compiled_autograd_enabled()
+    with compiled_autograd._enable(lambda gm: gm):
+        assert torch_api.compiled_autograd_enabled()
+
+
+def test_default_store(group: None) -> None:
+    torch_api.default_store().set("key", "value")
+    assert torch_api.default_store().get("key") == b"value"
+    assert isinstance(torch_api.default_store(), torch_api.Store)
+
+
+def test_default_group(group: None) -> None:
+    assert torch_api.default_group() is dist.group.WORLD
+
+
+def test_group_timeout() -> None:
+    from datetime import timedelta
+
+    dist.init_process_group(
+        "gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=77)
+    )
+    try:
+        assert torch_api.group_timeout(torch_api.default_group()) == 77.0
+    finally:
+        dist.destroy_process_group()
+
+
+def test_find_tensors() -> None:
+    x, y = torch.ones(1), torch.ones(2)
+    assert torch_api.find_tensors({"a": [x], "b": (y, 3)}) == [x, y]
+
+
+def test_active_ddp(group: None) -> None:
+    seen: list[Any] = []
+
+    class Looks(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.append(torch_api.active_ddp())
+            return super().forward(x)
+
+    ddp = DDP(Looks())
+    assert torch_api.active_ddp() is None
+    ddp(X)
+    assert seen == [ddp]
+
+
+def test_wrap_inline() -> None:
+    graphs: list[fx.GraphModule] = []
+
+    def backend(gm: fx.GraphModule, inputs: Any) -> Any:
+        graphs.append(gm)
+        return gm.forward
+
+    # The `_call_impl` of a class defined in torch.nn is skipped without the frame around it.
+    linear = nn.Linear(3, 2)
+    torch.compile(torch_api.wrap_inline(linear._call_impl), backend=backend)(X)
+    assert len(graphs) == 1
+
+
+def test_inductor_wrapper_and_replace_inductor_wrapper(monkeypatch: pytest.MonkeyPatch) -> None:
+    stock = torch_api.inductor_wrapper()
+    monkeypatch.setattr(torch, "_TorchCompileInductorWrapper", stock)
+    called: list[Any] = []
+
+    class Ours(stock):
+        def __call__(self, model_: Any, inputs_: Any, *, config_patches: Any = None) -> Any:
+            called.append(self.config)
+            return model_.forward
+
+    torch_api.replace_inductor_wrapper(Ours)
+    torch.compile(lambda x: x + 1, options={"max_autotune": False})(X)
+    assert called == [{"max_autotune": False}]
+
+
+def test_compile_fx_compile_fx_inner_functorch_config_and_compiler_config() -> None:
+    kinds: list[bool] = []
+
+    def inner(gm: fx.GraphModule, inputs: Any, **kwargs: Any) -> Any:
+        kinds.append(bool(kwargs.get("is_backward")))
+        return torch_api.compile_fx_inner(gm, inputs, **kwargs)
+
+    def backend(gm: fx.GraphModule, inputs: Any) -> Any:
+        with (
+            torch_api.functorch_config(force_non_lazy_backward_lowering=True),
+            torch_api.compiler_config(cache_key_tag="test|torch_api"),
+        ):
+            assert torch.compiler.config.cache_key_tag == "test|torch_api"
+            return torch_api.compile_fx(
+                gm, inputs, inner_compile=inner, config_patches={}, compile_region_name=None
+            )
+
+    x = torch.ones(3, requires_grad=True)
+    with torch_api.functorch_config(enable_autograd_cache=False):
+        torch.compile(lambda x: (x * 2).sum(), backend=backend)(x).backward()
+    assert kinds == [False, True]
+    assert x.grad is not None
+    assert x.grad.eq(2).all()
+
+
+def test_inductor_cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    assert torch_api.inductor_cache_dir() == str(tmp_path)
+
+
+def test_capture_only() -> None:
+    captured = Captured(Net(), X)
+    assert len(captured.graphs) == 2
+    targets = [str(node.target) for node in captured.backward.graph.nodes]
+    assert "aten.threshold_backward.default" in targets
+
+
+def test_gradient_inputs() -> None:
+    net = Net()
+    captured = Captured(net, X)
+    places = [p for p in torch_api.gradient_inputs(captured.backward) if p is not None]
+    found = {id(captured.inputs[place]) for place in places}
+    assert found == {id(parameter) for parameter in net.parameters()}
+
+
+def test_graph_fake_mode() -> None:
+    captured = Captured(Net(), X)
+    mode = torch_api.graph_fake_mode(captured.backward)
+    with mode:
+        assert type(torch.empty(2)).__name__ == "FakeTensor"
+
+
+def test_dynamo_counters() -> None:
+    before = torch_api.dynamo_counters()["stats"]["unique_graphs"]
+    torch.compile(lambda x: x + 2, backend="eager")(X)
+    assert torch_api.dynamo_counters()["stats"]["unique_graphs"] == before + 1
+
+
+def test_compilation_metrics() -> None:
+    torch.compile(lambda x: x + 3, backend="eager")(X)
+    assert torch_api.compilation_metrics()[-1].co_name == "<lambda>"
+
+
+def test_compile_id_and_compiling_frame() -> None:
+    seen: list[Any] = []
+
+    def backend(gm: fx.GraphModule, inputs: Any) -> Any:
+        seen.append((torch_api.compile_id(), torch_api.compiling_frame()))
+        return gm.forward
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    assert torch_api.compile_id() is None
+    assert torch_api.compiling_frame() is None
+    compiled = torch.compile(forward, backend=backend, dynamic=False)
+    compiled(torch.ones(2))
+    compiled(torch.ones(3))
+    (first, (code, why)), (second, (_, why_again)) = seen
+    assert (first[1], second[1]) == (0, 1)
+    assert first[0] == second[0]
+    assert code is forward.__code__
+    assert why == ""
+    assert "size mismatch" in why_again
+
+
+def test_graph_break_error() -> None:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break()
+        return x
+
+    with pytest.raises(torch_api.graph_break_error(), match="graph break"):
+        torch.compile(forward, backend="eager", fullgraph=True)(X)
+
+
+def test_descriptors_plain_input_plain_output_and_is_saved() -> None:
+    captured = Captured(Net(), X)
+    inputs, outputs = torch_api.descriptors(captured.forward)
+    assert sorted(p for d in inputs if (p := torch_api.plain_input(d)) is not None) == [
+        *range(len(captured.inputs))
+    ]
+    assert [
+        torch_api.plain_output(d) for d in outputs if torch_api.plain_output(d) is not None
+    ] == [0]
+    assert any(torch_api.is_saved(d) for d in outputs)
+    tangents, _ = torch_api.descriptors(captured.backward)
+    assert [torch_api.plain_output(d) for d in tangents].count(0) == 1
+    assert torch_api.plain_input(None) is None
+    assert torch_api.plain_output(None) is None
+    assert not torch_api.is_saved(None)
+
+
+def test_input_source() -> None:
+    captured = Captured(Net(), X)
+    assert captured.dynamo is not None
+    nodes = [node for node in captured.dynamo.graph.nodes if node.op == "placeholder"]
+    sources = [torch_api.input_source(node) for node in nodes]
+    assert "L['x']" in sources
+    assert any("_parameters['weight']" in source for source in sources)
+    bare = fx.Graph().placeholder("y")
+    assert torch_api.input_source(bare) == ""
+
+
+def test_size_hint() -> None:
+    sizes: list[Any] = []
+
+    def backend(gm: fx.GraphModule, inputs: Any) -> Any:
+        sizes.extend(value for value in inputs if isinstance(value, torch.SymInt))
+        return gm.forward
+
+    torch.compile(lambda x: x + 1, backend=backend, dynamic=True)(torch.ones(7))
+    assert [torch_api.size_hint(size) for size in sizes] == [7]
+    assert torch_api.size_hint(3) == 3
+
+
+def test_flop_formula() -> None:
+    formula = torch_api.flop_formula(torch.ops.aten.mm)
+    assert formula is not None
+    assert formula(torch.ones(2, 3), torch.ones(3, 4), out_val=torch.ones(2, 4)) == 2 * 2 * 3 * 4
+    cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    assert torch_api.flop_formula(cpu) is not None
+    assert torch_api.flop_formula(torch.ops.aten.relu) is None
+
+
+def test_skip_frames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "skipped_by_test"
+    package.mkdir()
+    (package / "__init__.py").write_text("def double(x):\n    return x * 2\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import skipped_by_test  # pyright: ignore[reportMissingImports]
+
+    graphs: list[Any] = []
+
+    def backend(gm: fx.GraphModule, inputs: Any) -> Any:
+        graphs.append(gm)
+        return gm.forward
+
+    torch_api.skip_frames("skipped_by_test")
+    assert torch.compile(skipped_by_test.double, backend=backend)(X).eq(2).all()
+    assert graphs == []
+    sys.modules.pop("skipped_by_test")
+
+
+def test_optimize_ddp_mode() -> None:
+    config: Any = torch._dynamo.config
+    with config.patch(optimize_ddp=False):
+        assert torch_api.optimize_ddp_mode() == "no_optimization"
+    with config.patch(optimize_ddp="python_reducer"):
+        assert torch_api.optimize_ddp_mode() == "python_reducer"
+
+
+def test_fused_objection() -> None:
+    assert torch_api.fused_objection(torch.ones(2)) == ""
+    assert torch_api.fused_objection(("name", torch.ones(2))) == ""
+    assert "fused" in torch_api.fused_objection(torch.ones(2, dtype=torch.complex64))
+
+
+def test_found_inf() -> None:
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    scaler = torch.amp.grad_scaler.GradScaler("cpu")
+    found: list[bool] = []
+    for factor in (float("inf"), 1.0):
+        optimizer.zero_grad()
+        scaler.scale((weight * factor).sum()).backward()
+        scaler.step(optimizer)
+        found.append(torch_api.found_inf(scaler, optimizer))
+        scaler.update()
+    assert found == [True, False]
+
+
+def test_every_function_of_the_adapter_is_exercised_here() -> None:
+    tests = " ".join(name for name in globals() if name.startswith("test_"))
+    functions = [name for name in torch_api.__all__ if callable(getattr(torch_api, name))]
+    untested = [
+        name
+        for name in functions
+        if not isinstance(getattr(torch_api, name), type) and name not in tests
+    ]
+    assert untested == []
+    public = {
+        name
+        for name, value in vars(torch_api).items()
+        if not name.startswith("_") and getattr(value, "__module__", "") == torch_api.__name__
+    }
+    assert public <= set(torch_api.__all__)
