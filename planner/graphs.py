@@ -6,10 +6,12 @@ capture that trains is the one a listed line runs, the others are its variants.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from sgplan.planner.facts import Facts, GradientFact, GraphFact, RootFact
+from sgplan.planner.facts import Facts, GradientFact, GraphFact, OpFact, RootFact
+from sgplan.planner.program import Bucket
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,21 +83,50 @@ def _by_region(graphs: Iterable[GraphFact]) -> list[list[Pair]]:
     return [pairs for pairs in regions.values() if pairs]
 
 
-def covers(graph: GraphFact | None, root: RootFact) -> bool:
-    """Whether one backward graph makes every gradient of the root.
+def backward_chain(calls: Iterable[Call], root: RootFact) -> tuple[Call, ...]:
+    """The listed calls of a root in the order of their backwards, if these make its gradients.
 
-    Only then can its reductions stand inside it: with gradients in two graphs, a `wait` at the
-    end of the first would wait for a bucket that only the second can start.
+    Empty unless every parameter gets its gradient from exactly one of them: a gradient that is
+    summed over two graphs is final only when autograd has accumulated it, so hooks reduce it.
     """
-    if graph is None or not root.parameters:
-        return False
-    made = {gradient.parameter for gradient in graph.gradients}
-    return made.issuperset(parameter.name for parameter in root.parameters)
+    chain = tuple(c for c in reversed(main_calls(calls, root.name)) if c.backward is not None)
+    made = Counter(g.parameter for call in chain if call.backward for g in call.backward.gradients)
+    wanted = [parameter.name for parameter in root.parameters]
+    return chain if wanted and all(made[name] == 1 for name in wanted) else ()
 
 
-def covering_call(calls: Iterable[Call], root: RootFact) -> Call | None:
-    """The listed call whose backward holds all gradients of the root, if there is one."""
-    return next((c for c in main_calls(calls, root.name) if covers(c.backward, root)), None)
+def whole_backward(chain: Iterable[Call]) -> GraphFact | None:
+    """The backwards of a chain as one graph, positions counted through; None for an empty chain."""
+    graphs = [call.backward for call in chain if call.backward is not None]
+    if not graphs:
+        return None
+    ops: tuple[OpFact, ...] = ()
+    gradients: tuple[GradientFact, ...] = ()
+    heavy: tuple[int, ...] = ()
+    for graph in graphs:
+        gradients += tuple(_shifted(gradient, len(ops)) for gradient in graph.gradients)
+        heavy += tuple(len(ops) + position for position in graph.heavy_after)
+        ops += graph.ops
+    return replace(graphs[0], ops=ops, gradients=gradients, heavy_after=heavy)
+
+
+def _shifted(gradient: GradientFact, by: int) -> GradientFact:
+    """The gradient behind `by` further ops; a gradient that needs no op of its graph stays so."""
+    handed_over = None if gradient.handed_over is None else gradient.handed_over + by
+    position = gradient.position + by if gradient.position >= 0 else max(by - 1, -1)
+    return replace(gradient, position=position, handed_over=handed_over)
+
+
+def finishing(chain: Iterable[Call], buckets: Iterable[Bucket]) -> dict[int, tuple[str, ...]]:
+    """By call number, variants included: the buckets whose last gradient its backward makes."""
+    found: dict[int, tuple[str, ...]] = {}
+    rest = {bucket.name: {slot.parameter for slot in bucket.slots} for bucket in buckets}
+    for call in chain:
+        made = {g.parameter for g in call.backward.gradients} if call.backward else set[str]()
+        rest = {name: wanted - made for name, wanted in rest.items()}
+        found[call.number] = tuple(name for name, wanted in rest.items() if not wanted)
+        rest = {name: wanted for name, wanted in rest.items() if wanted}
+    return found
 
 
 def last_ready(graph: GraphFact, parameters: Iterable[str]) -> GradientFact:

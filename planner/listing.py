@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from sgplan.grammar.plan import Plan
 from sgplan.planner.facts import Facts, GraphFact, RootFact
-from sgplan.planner.graphs import calls_of, covering_call
+from sgplan.planner.graphs import backward_chain, calls_of
 from sgplan.planner.listing_text import body_lines, header
 from sgplan.planner.pipeline import active_numerics
 from sgplan.planner.program import Program
@@ -184,9 +184,10 @@ def notes(parts: Parts) -> tuple[str, ...]:
 
 
 def _root_notes(root: RootFact, facts: Facts) -> list[str]:
-    if root.path == "in_graph" and covering_call(calls_of(facts), root) is None:
+    if root.path == "in_graph" and not backward_chain(calls_of(facts), root):
         return [
-            f"no single backward graph makes every gradient of `{root.name}`: hooks reduce them"
+            f"some gradients of `{root.name}` are made by no captured backward, or by several: "
+            "hooks reduce those"
         ]
     if root.engine == "eager" and root.graphs:
         return [f"`{root.name}` runs eagerly; its graphs were captured for information"]

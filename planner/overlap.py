@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from sgplan.grammar.diagnostics import Diagnostic, Label
 from sgplan.grammar.plan import Plan, Sync
 from sgplan.planner.facts import Facts, GraphFact, RootFact
-from sgplan.planner.graphs import calls_of, covering_call
+from sgplan.planner.graphs import backward_chain, calls_of, whole_backward
 from sgplan.planner.program import PLANNED_PATHS, Program
 from sgplan.planner.starts import Start, starts
 
@@ -22,11 +22,10 @@ def overlap_violations(plan: Plan, facts: Facts, program: Program) -> list[Diagn
     found: list[Diagnostic] = []
     for root in facts.roots:
         sync = plan.sync_of(root.name)
-        call = covering_call(calls, root)
-        if sync.overlap != "required" or root.path not in PLANNED_PATHS or call is None:
+        backward = whole_backward(backward_chain(calls, root))
+        if sync.overlap != "required" or root.path not in PLANNED_PATHS or backward is None:
             continue
-        assert call.backward is not None
-        found += _of_root(sync, root, call.backward, program)
+        found += _of_root(sync, root, backward, program)
     return found
 
 

@@ -50,7 +50,7 @@ def _place(graph: GraphFact, gradient: GradientFact) -> str:
 
     Most ops have one overload, `default`; only another is worth its place.
     """
-    if gradient.ready < 0:
+    if gradient.ready < 0 or not gradient.op:
         return ""
     if gradient.ready == gradient.position:
         op, module = gradient.op, gradient.module

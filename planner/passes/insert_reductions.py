@@ -5,7 +5,7 @@
                                    wait b0
                                  deliver model grads (62)
 
-Inside a graph when one backward makes every gradient of the root, else by hook. With
+Inside the graphs when each gradient of the root is made by exactly one of them, else by hook. With
 `overlap = off` all starts stand behind the whole backward.
 """
 
@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from sgplan.grammar.plan import Plan
 from sgplan.planner.facts import Facts, RootFact
-from sgplan.planner.graphs import Call, calls_of, covering_call
+from sgplan.planner.graphs import Call, backward_chain, calls_of, whole_backward
 from sgplan.planner.origins import asked
 from sgplan.planner.passes.base import Exact, with_phase
 from sgplan.planner.program import (
@@ -82,10 +82,10 @@ def _at_end(
 def _when_ready(
     root: RootFact, calls: tuple[Call, ...], buckets: tuple[Bucket, ...], origin: Origin
 ) -> list[Instruction]:
-    call = covering_call(calls, root) if root.path == "in_graph" else None
-    if call is None or call.backward is None:
+    inside = whole_backward(backward_chain(calls, root)) if root.path == "in_graph" else None
+    if inside is None:
         return [ReduceStart(bucket.name, AXIS, origin=origin) for bucket in buckets]
     return [
         ReduceStart(start.bucket.name, AXIS, after=start.place, origin=origin)
-        for start in starts(call.backward, buckets)
+        for start in starts(inside, buckets)
     ]

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from sgplan.grammar.plan import Plan
 from sgplan.planner.facts import Facts, GraphFact, RootFact
-from sgplan.planner.graphs import Call, calls_of, covers, main_calls
+from sgplan.planner.graphs import Call, backward_chain, calls_of, finishing, main_calls
 from sgplan.planner.origins import asked
 from sgplan.planner.program import PHASES, Graph, Instruction, Origin, Phase, Program, Root, Run
 
@@ -47,8 +47,9 @@ class LowerRoots:
                 graphs.append(_eager_graph(root, origin))
                 forward.append(Run(root.name, (), (), eager=True, origin=origin))
                 continue
+            finished = _finished(calls, root, program) if root.path == "in_graph" else {}
             for call in (c for c in calls if c.root == root.name):
-                graphs += _graphs(call, root, program, origin)
+                graphs += _graphs(call, finished.get(call.number, ()), origin)
             listed = main_calls(calls, root.name)
             forward += [_run_forward(call, origin) for call in listed]
             # Autograd runs the last region's backward first.
@@ -96,11 +97,16 @@ def _all_graphs(calls: tuple[Call, ...]) -> list[GraphFact]:
     return [graph for pair in pairs for graph in pair if graph is not None]
 
 
-def _graphs(call: Call, root: RootFact, program: Program, origin: Origin) -> list[Graph]:
+def _finished(
+    calls: tuple[Call, ...], root: RootFact, program: Program
+) -> dict[int, tuple[str, ...]]:
+    own = [bucket for bucket in program.buckets if bucket.root == root.name]
+    return finishing(backward_chain(calls, root), own)
+
+
+def _graphs(call: Call, inside: tuple[str, ...], origin: Origin) -> list[Graph]:
     graphs = [_graph("fwd", call, call.forward, (), origin)]
     if call.backward is not None:
-        own = tuple(b.name for b in program.buckets if b.root == root.name)
-        inside = own if root.path == "in_graph" and covers(call.backward, root) else ()
         graphs.append(_graph("bwd", call, call.backward, inside, origin))
     return graphs
 
