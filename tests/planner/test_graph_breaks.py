@@ -1,4 +1,4 @@
-"""Reductions inside several backward graphs: a graph break cuts the backward, not the bucket list."""
+"""Reductions in several backward graphs: a graph break cuts the backward, not the bucket list."""
 
 from __future__ import annotations
 
