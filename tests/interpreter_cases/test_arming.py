@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from sgplan.interpreter.events import ReduceStarted
 
+from sgplan.interpreter.events import ReduceStarted
 from tests.gloo.harness import Job
 
 from .kit import EMPTY, INDUCTOR, close, plain, planned, results

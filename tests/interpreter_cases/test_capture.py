@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sgplan.interpreter import events
 
+from sgplan.interpreter import events
 from tests.gloo.harness import Job
 
 from .kit import INDUCTOR, close, plain, planned, result

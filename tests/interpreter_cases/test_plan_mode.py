@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sgplan.interpreter import events
 
+from sgplan.interpreter import events
 from tests.gloo.harness import Job, run_job
 
 from .kit import CASES, EMPTY
@@ -49,11 +49,11 @@ def test_forward_and_backward_of_every_region_are_listed(jobs: dict[str, Job], s
     assert regions == backwards
     assert len(regions) == (2 if script == "graph_break" else 1)
     assert "reduce.start b0 axis=data" in job.stdout
-    assert "deliver grads (4)" in job.stdout
+    assert "deliver model grads (4)" in job.stdout
 
 
 def test_a_graph_break_is_named_with_its_place_and_reason(jobs: dict[str, Job]) -> None:
     missed = jobs["graph_break"].of(events.CaptureMissed)
     assert any("plannable.py" in miss.where for miss in missed)
     assert "plannable.py" in jobs["graph_break"].output
-    assert "graph_break" in jobs["graph_break"].output
+    assert "User-inserted graph break" in jobs["graph_break"].output

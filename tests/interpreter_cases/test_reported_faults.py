@@ -9,8 +9,8 @@ import re
 from pathlib import Path
 
 import pytest
-from sgplan.interpreter import events
 
+from sgplan.interpreter import events
 from tests.gloo.harness import Job, run_job
 
 from .kit import CASES, EMPTY, INDUCTOR, close, plain, planned, result, results
