@@ -77,7 +77,7 @@ LANGUAGE_CODES: tuple[Code, ...] = (
     ),
     Code(
         "SG0110",
-        "no `=`",
+        "no `=`, or no name",
         "A name and its value are joined by `=`, in attributes and in `let`.",
         plan("sync { overlap: prefer }"),
         plan("sync { overlap = prefer }"),
@@ -114,15 +114,17 @@ LANGUAGE_CODES: tuple[Code, ...] = (
     ),
     Code(
         "SG0115",
-        "brace as a value",
-        "Braces only open blocks. A list of values has square brackets.",
+        "bracket as a value",
+        "Braces only open blocks, and parentheses hold the arguments of a call. A list of values "
+        "has square brackets.",
         plan("host { cores = { 0, 1 } }"),
         plan("host { cores = [0, 1] }"),
     ),
     Code(
         "SG0116",
-        "character without a meaning",
-        "This character does not occur in the language outside of strings and comments.",
+        "sign without a meaning",
+        "This sign does not occur in the language outside of strings and comments. Paths, "
+        "addresses and `module:Class` are quoted, a comment begins with `#`, data flow is `->`.",
         plan("sync { bucket = $SIZE }"),
         plan("sync { bucket = 25MiB }"),
     ),
@@ -136,8 +138,8 @@ LANGUAGE_CODES: tuple[Code, ...] = (
     ),
     Code(
         "SG0118",
-        "operator without its right side",
-        "`->`, `|`, `..`, `.` and `::` join two things; the second is missing or of a wrong kind.",
+        "operator without one of its sides",
+        "`->`, `|`, `..`, `.` and `::` join two things; one is missing or of a wrong kind.",
         plan('fuse "gelu" { match = bias -> }'),
         plan('fuse "gelu" { match = bias -> aten.gelu }'),
     ),

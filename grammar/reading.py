@@ -19,7 +19,7 @@ from sgplan.grammar.blocks import (
     BlockSpec,
     blocks_with,
 )
-from sgplan.grammar.diagnostics import Diagnostic, Label, Refused
+from sgplan.grammar.diagnostics import Diagnostic, Label, Refused, Span
 from sgplan.grammar.nearest import joined, nearest
 from sgplan.grammar.values import Reading
 from sgplan.grammar.written import Key, Setting, WrittenBlock, WrittenOverride
@@ -74,14 +74,12 @@ class Reader:
         return WrittenBlock(spec.kind, label, node.head, settings)
 
     def _unknown_block(self, node: ast.Block) -> None:
-        kind = node.kind.text
-        close = nearest(kind, (*KINDS, "override"))
-        if kind == "override":
+        if node.kind.text == "override":
             message, cure = "an `override` holds no `override`", "write it outside"
+            problem = Diagnostic("SG0201", message, Label(node.kind.span), help=cure)
         else:
-            message = f"there is no block `{kind}`"
-            cure = f"write `{close}`" if close else f"the blocks are {joined(KINDS, 'and')}"
-        self.problems.append(Diagnostic("SG0201", message, Label(node.kind.span), help=cure))
+            problem = unknown_block(node.kind.text, node.kind.span)
+        self.problems.append(problem)
 
     def _label_rule(self, node: ast.Block, spec: BlockSpec) -> None:
         if node.label is not None and spec.label == "forbidden":
@@ -141,6 +139,13 @@ class Reader:
             self.broken.add((key, spec.name))
             return []
         return [Setting(spec.name, value, node.span, node.value.span)]
+
+
+def unknown_block(kind: str, place: Span) -> Diagnostic:
+    """A word that is no kind of block, where a block begins."""
+    close = nearest(kind, (*KINDS, "override"))
+    cure = f"write `{close}`" if close else f"the blocks are {joined(KINDS, 'and')}"
+    return Diagnostic("SG0201", f"there is no block `{kind}`", Label(place), help=cure)
 
 
 def _unknown_attribute(kind: str, name: ast.Name, known: Mapping[str, AttributeSpec]) -> Diagnostic:

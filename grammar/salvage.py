@@ -13,7 +13,8 @@ from itertools import pairwise
 from sgplan.grammar.diagnostics import Diagnostic, Label, Span
 from sgplan.grammar.parse import other_version
 from sgplan.grammar.scan import Places, Token, scan
-from sgplan.grammar.syntax_errors import CLOSER, ITEM_WORDS, diagnose
+from sgplan.grammar.stop import CLOSER
+from sgplan.grammar.syntax_errors import ITEM_WORDS, diagnose
 
 _MOST_ERRORS = 20
 
@@ -25,9 +26,15 @@ def syntax_problems(
     text: str, places: Places, language: int, parse_body: ParseBody
 ) -> list[Diagnostic]:
     """What is wrong with the text, in order of place."""
-    problems = header_problem(scan(text, places), places, language)
+    tokens = [token for token in scan(text, places) if token.kind != "comment"]
+    problems = header_problem(tokens, places, language)
     if any(problem.code == "SG0102" for problem in problems):
         return problems
+    if problems:
+        body = _without_header(text, tokens)
+        if body is None:
+            return problems
+        text = body
     readable, found = faulty_tokens(text, places)
     broken = _broken_items(readable, places, parse_body)
     return problems + sorted(found + broken, key=_position)
@@ -79,6 +86,21 @@ def _without_item(text: str, tokens: list[Token], problem: Diagnostic) -> str | 
         if start <= at < end:
             return _blanked(text, start, end)
     return None
+
+
+def _without_header(text: str, tokens: list[Token]) -> str | None:
+    """The text without what was meant as its header; None when nothing in it looks like a plan."""
+    first = tokens[0].span.line if tokens else 0
+    meant = [
+        token
+        for token in tokens
+        if token.text.lower().startswith("sgplan")
+        and (token.span.line == first or token.span.column == 1)
+    ]
+    for token in meant[:1]:
+        line = [other.span for other in tokens if other.span.line == token.span.line]
+        return _blanked(text, token.span.start, line[-1].end)
+    return text if tokens and tokens[0].text in ITEM_WORDS else None
 
 
 def _blanked(text: str, start: int, end: int) -> str:

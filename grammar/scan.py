@@ -23,7 +23,7 @@ _TOKEN = re.compile(
     | (?P<quantity>-?[0-9](?:[A-Za-z0-9_%/]|\.(?!\.)|(?<=[eE])[-+])*)
     | (?P<name>[A-Za-z_][A-Za-z0-9_]*)
     | (?P<mark>->|\.\.|::|\*\*|[{}\[\]()=,|.*%/:;])
-    | (?P<other>\S)""",
+    | (?P<other>[^\ \t\r\n])""",
     re.VERBOSE,
 )
 

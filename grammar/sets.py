@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sgplan.grammar import ast
-from sgplan.grammar.blocks import KINDS, SPEC_OF
-from sgplan.grammar.diagnostics import Diagnostic, Label, Refused, Span
-from sgplan.grammar.nearest import joined, nearest
+from sgplan.grammar.blocks import SPEC_OF
+from sgplan.grammar.diagnostics import Diagnostic, Label, Refused
 from sgplan.grammar.parse import parse_set
 from sgplan.grammar.plan import SETS_SOURCE
-from sgplan.grammar.reading import Reader
+from sgplan.grammar.reading import Reader, unknown_block
 from sgplan.grammar.scan import Places, through
 from sgplan.grammar.written import WrittenBlock, lay_over
 
@@ -36,25 +35,16 @@ def _as_block(assignment: ast.Assignment) -> ast.Block:
     """The assignment as a block with one attribute."""
     kind, *label, name = assignment.path
     if kind.text not in SPEC_OF:
-        close = nearest(kind.text, KINDS)
-        raise _refused(
-            "SG0201",
-            f"there is no block `{kind.text}`",
-            kind.span,
-            f"write `{close}`" if close else f"the blocks are {joined(KINDS, 'and')}",
-        )
+        raise Refused([unknown_block(kind.text, kind.span)])
     if len(label) > 1:
-        raise _refused(
+        too_many = Diagnostic(
             "SG0121",
             f"`{'.'.join(part.text for part in assignment.path)}` has too many parts",
-            through(label[1].span, name.span),
-            "write `kind.attribute=value`, or `kind.label.attribute=value`",
+            Label(through(label[1].span, name.span)),
+            help="write `kind.attribute=value`, or `kind.label.attribute=value`",
         )
+        raise Refused([too_many])
     attribute = ast.Attribute(name, assignment.value, assignment.span)
     text = ast.Text(label[0].text, label[0].span) if label else None
     head = through(kind.span, label[0].span) if label else kind.span
     return ast.Block(kind, text, (attribute,), assignment.span, head)
-
-
-def _refused(code: str, message: str, place: Span, cure: str) -> Refused:
-    return Refused([Diagnostic(code, message, Label(place), help=cure)])
