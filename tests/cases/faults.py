@@ -296,8 +296,8 @@ CASES = {
 def main() -> None:
     dist.init_process_group("gloo")
     torch._dynamo.config.optimize_ddp = False
-    torch.manual_seed(0)
     for name in sys.argv[1:]:
+        torch.manual_seed(0)
         CASES[name]()
     dist.destroy_process_group()
 
