@@ -134,10 +134,16 @@ class Peers:
         if likeness is None:
             likeness = Likeness(store, root.name, rank.rank, rank.world)
             self._likeness[root.name] = likeness
-        likeness.publish(step, root.path, [graph.shapeless_digest for graph in root.graphs])
         capture = rank.capture_of(root)
         strict = capture.agree == "strict" and step == 1
-        difference = likeness.strict(step, STRICT_WAIT) if strict else likeness.difference()
+        try:
+            likeness.publish(step, root.path, [graph.shapeless_digest for graph in root.graphs])
+            difference = likeness.strict(step, STRICT_WAIT) if strict else likeness.difference()
+        except RuntimeError as error:
+            # A rank that is gone, or the store with it: only a rank that must know is ended by it.
+            if strict:
+                rank.report([_not_compared(root.name, error)])
+            return
         if difference and strict:
             span = capture.origin("agree")
             place = None if span is None else Label(span)
@@ -149,6 +155,15 @@ class Peers:
 
 def _ended_key(rank: int) -> str:
     return f"sgplan/ended/{rank}"
+
+
+def _not_compared(root: str, error: BaseException) -> Diagnostic:
+    return Diagnostic(
+        "SG0904",
+        f"the ranks' graphs of `{root}` could not be compared after the first step",
+        notes=(str(error).strip().split("\n")[0],),
+        help="look at what the other ranks did last (`sgplan show` on the run folder)",
+    )
 
 
 def _absent(root: str, fact: str) -> Diagnostic:

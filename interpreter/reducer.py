@@ -11,21 +11,20 @@ script's.
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import timedelta
 from time import perf_counter
-from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from sgplan.interpreter.accumulate_hooks import AccumulateHooks
 from sgplan.interpreter.bucket_buffer import BucketBuffer
 from sgplan.interpreter.gate import Owner
+from sgplan.interpreter.reducer_setup import ReducerSetup
 from sgplan.interpreter.run import Cursor
 from sgplan.planner import torch_api
-from sgplan.planner.program import Bucket, Instruction
+from sgplan.planner.program import Bucket
 
 SMALL = 16384  # elements: up to 64 KiB a call costs more than the copy
 DTYPES = {"f64": torch.float64, "f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
@@ -39,37 +38,6 @@ _TWICE = (
     "Expected to mark a variable ready only once: `{name}` got a second gradient before the "
     "reduction of the first was complete"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class ReducerSetup:
-    """What a reducer is made of.
-
-    Attributes:
-        root: name of the root.
-        names: of the parameters, in registration order.
-        parameters: the same, as tensors.
-        buckets: the root's buckets, in launch order.
-        instructions: the root's part of the backward phase, runs excluded.
-        group: the process group of data parallel.
-        find_unused: parameters may get no gradient; agree on which by a bitmap.
-        in_graph: whether compiled graphs may take gradients over.
-        timeout: seconds one wait may last, None for the group's own.
-        emit: `emit(event_class, *fields)`.
-        lost: explains a failed wait; called with (root, exception), returns what to raise.
-    """
-
-    root: str
-    names: Sequence[str]
-    parameters: Sequence[torch.Tensor]
-    buckets: Sequence[Bucket]
-    instructions: Sequence[Instruction]
-    group: dist.ProcessGroup
-    find_unused: bool
-    in_graph: bool
-    timeout: float | None
-    emit: Callable[..., None]
-    lost: Callable[[str, BaseException], BaseException]
 
 
 class Reducer:
@@ -98,7 +66,7 @@ class Reducer:
         # Copied when their bucket is complete, many in one call; others while they are in cache.
         self._small = [p.numel() <= SMALL for p in self.parameters]
         self._reset()
-        self._hooks = _AccumulateHooks(self)
+        self._hooks = AccumulateHooks(self.parameters, self)
         self.owner_of = {id(p): Owner(self, index) for index, p in enumerate(self.parameters)}
 
     def _buffer_of(self, bucket: Bucket) -> BucketBuffer:
@@ -355,25 +323,3 @@ class Reducer:
                     sources.append(view)
             if targets:
                 torch_api.copy_all(targets, sources)
-
-
-class _AccumulateHooks:
-    """One hook on each AccumulateGrad node, which it keeps alive; holds its reducer weakly."""
-
-    def __init__(self, reducer: Reducer) -> None:
-        self._nodes = [torch_api.grads_accumulator(p) for p in reducer.parameters]
-        owner = weakref.ref(reducer)
-        self._handles = [node.register_hook(_hook(owner, i)) for i, node in enumerate(self._nodes)]
-
-    def remove(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._nodes.clear()
-
-
-def _hook(owner: weakref.ref[Reducer], index: int) -> Callable[[Any, Any], None]:
-    def fire(grad_inputs: Any, grad_outputs: Any) -> None:
-        if (reducer := owner()) is not None:
-            reducer.accumulated(index)
-
-    return fire

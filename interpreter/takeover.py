@@ -20,7 +20,8 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 from sgplan.interpreter import events
 from sgplan.interpreter.rank import Rank
-from sgplan.interpreter.reducer import Reducer, ReducerSetup
+from sgplan.interpreter.reducer import Reducer
+from sgplan.interpreter.reducer_setup import ReducerSetup
 from sgplan.interpreter.roots import SHORT_DTYPES, Owned, Root, trainable, unwrapped
 from sgplan.planner import torch_api
 from sgplan.planner.program import Instruction, Program, Run

@@ -23,7 +23,8 @@ from sgplan.grammar.plan import Plan
 from sgplan.interpreter import ops, optimizers
 from sgplan.interpreter.handlers import collectives, compute, memory, state
 from sgplan.interpreter.rank import Rank
-from sgplan.interpreter.reducer import Reducer, ReducerSetup
+from sgplan.interpreter.reducer import Reducer
+from sgplan.interpreter.reducer_setup import ReducerSetup
 from sgplan.interpreter.roots import Owned, Root, trainable
 from sgplan.interpreter.takeover import reductions_of
 
