@@ -229,7 +229,7 @@ BLOCKS: tuple[BlockSpec, ...] = (
             _A("with", either(words("inductor"), _TRITON), "inductor"),
             _A(
                 "where",
-                ListOf(either(words("same_layout", "same_dtype", "single_use"), _MIN_GAIN)),
+                ListOf(either(words("same_layout", "same_dtype", "single_use"), _MIN_GAIN), 0),
                 "[same_layout]",
             ),
             *_EXPECT,

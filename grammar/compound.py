@@ -17,9 +17,10 @@ from sgplan.grammar.values import Reading, ValueType, Word, read_each, refusal, 
 
 @dataclass(frozen=True, slots=True)
 class ListOf:
-    """`[…]` of one type."""
+    """`[…]` of one type, with `least` items or more."""
 
     item: ValueType
+    least: int = 1
 
     @property
     def noun(self) -> str:
@@ -35,6 +36,8 @@ class ListOf:
     def read(self, node: ast.Value, reading: Reading) -> tuple[Any, ...]:
         found = reading.follow(node)
         if isinstance(found, ast.Items):
+            if len(found.values) < self.least:
+                raise _empty(self.item, found, reading)
             return read_each(((self.item, value) for value in found.values), reading)
         if not self.item.fits(found):
             raise wrong_type(self, found, reading)
@@ -46,6 +49,15 @@ class ListOf:
             f"this is {sort(found)}",
             "write it in brackets, `[…]`",
         )
+
+
+def _empty(item: ValueType, node: ast.Value, reading: Reading) -> Refused:
+    return refusal(
+        "SG0204",
+        node,
+        f"the list of `{reading.attribute}` is empty",
+        help=f"write {item.noun} into it, or take `{reading.attribute}` out",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +80,8 @@ class OneOrMore:
     def read(self, node: ast.Value, reading: Reading) -> tuple[Any, ...]:
         found = reading.follow(node)
         values = found.values if isinstance(found, ast.Items) else (node,)
+        if not values:
+            raise _empty(self.item, found, reading)
         return read_each(((self.item, value) for value in values), reading)
 
 

@@ -6,8 +6,13 @@ from collections.abc import Iterable
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The closest of the known names; None when more than a third of the word would change."""
+    """The closest of the known names; None when more than a third of the word would change.
+
+    Of a word of two or three letters the first must stay: `gpu` is no misspelt `cpu`.
+    """
     allowed = max(1, (len(word) + 1) // 3) if len(word) > 1 else 0
+    if len(word) <= 3:
+        known = [name for name in known if name[:1].lower() == word[:1].lower()]
     scored = sorted((_edits(word.lower(), name.lower()), name) for name in known)
     if not scored or scored[0][0] > allowed or scored[0][0] >= len(word):
         return None

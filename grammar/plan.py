@@ -317,7 +317,8 @@ def misfits(layer: Layer, world: int) -> list[Diagnostic]:
     elif data != "rest" and data * pipe != world:
         size = f"{data}" if pipe == 1 else f"{data} × {pipe} = {data * pipe}"
         fact = f"the mesh has {size} ranks, but the world has {_ranks(world)}"
-        cure = f"start {_ranks(data * pipe)}, or write `data = rest`"
+        cure = f"start {_ranks(data * pipe)}"
+        cure += ", or write `data = rest`" if world % pipe == 0 else ", or change the axes"
     else:
         return []
     axes = [setting for name in ("data", "pipe") if (setting := mesh.get(name)) is not None]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import ceil, floor
 from typing import Any
 
 from sgplan.grammar import ast
@@ -16,6 +17,9 @@ from sgplan.grammar.diagnostics import Refused
 from sgplan.grammar.nearest import joined
 from sgplan.grammar.units import BYTES, SECONDS, Number, meant, take_apart
 from sgplan.grammar.values import Reading, ValueType, refusal, sort, wrong_type
+
+# What fits a signed machine word, in which plans travel; for sizes that is 8 EiB.
+MOST = 2**63 - 1
 
 
 def _number(type_: ValueType, node: ast.Value, reading: Reading) -> tuple[ast.Quantity, Number]:
@@ -39,6 +43,13 @@ def _number(type_: ValueType, node: ast.Value, reading: Reading) -> tuple[ast.Qu
             f"`{found.text}` is not a number",
             help=f"write {type_.noun}, like `{type_.example}`",
         )
+    if abs(number.real) > MOST:
+        raise refusal(
+            "SG0210",
+            found,
+            f"`{reading.attribute}` is larger than any number that can be meant",
+            help=f"write {type_.noun}, like `{type_.example}`",
+        )
     return found, number
 
 
@@ -58,13 +69,13 @@ class Count:
         if number.unit:
             raise _no_unit(self, found, number, reading)
         if number.whole is None:
-            near = int(number.real)
+            low, high = floor(number.real), ceil(number.real)
             raise refusal(
                 "SG0204",
                 found,
                 f"`{reading.attribute}` is a whole number",
-                "this is not whole",
-                f"write `{near}` or `{near + 1}`",
+                "this is not written as one" if low == high else "this is not whole",
+                f"write {joined(dict.fromkeys((f'{low}', f'{high}')))}",
             )
         if number.whole < self.least:
             raise refusal(
@@ -78,7 +89,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Real:
-    """A number without a unit, above zero unless `least` says otherwise."""
+    """A number without a unit, `least` or more."""
 
     noun: str = "a number"
     example: str = "1e-6"
@@ -139,6 +150,13 @@ class Measure:
         factor = self.units[number.unit]
         # Dividing by a whole number keeps `50us` the float nearest to it.
         value = number.real * factor if factor >= 1 else number.real / round(1 / factor)
+        if value > MOST:
+            raise refusal(
+                "SG0210",
+                found,
+                f"`{reading.attribute}` is larger than any number that can be meant",
+                help=f"write {self.noun}, like `{self.example}`",
+            )
         if value <= 0 or (self.exact and value < 1):
             raise refusal(
                 "SG0210",

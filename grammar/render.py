@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 
 from sgplan.grammar.diagnostics import Diagnostic, Label, Severity
 
 _TAB = 4
+_WIDEST = 160  # of a source line; a longer one is shown around what is marked
+_BEFORE = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ def render(diagnostic: Diagnostic, sources: Mapping[str, str], style: Style = PL
     width = max((len(str(label.span.line)) for label in labels), default=1)
     page = _Page(style, style.of(diagnostic.severity), " " * width)
     head = f"{page.colour}{diagnostic.severity}[{diagnostic.code}]{style.end}"
-    lines = [f"{head}{style.strong}: {diagnostic.message}{style.end}"]
+    lines = [f"{head}{style.strong}: {visible(diagnostic.message)}{style.end}"]
     for source in dict.fromkeys(label.span.source for label in labels):
         here = [label for label in labels if label.span.source == source]
         lines += _excerpt(here, sources.get(source), page, diagnostic.primary)
@@ -62,8 +65,37 @@ def render(diagnostic: Diagnostic, sources: Mapping[str, str], style: Style = PL
     remarks += [] if diagnostic.help is None else [f"help: {diagnostic.help}"]
     if remarks and labels:
         lines.append(page.bar)
-    lines += [f"{page.pad} {page.paint('=')} {remark}" for remark in remarks]
+    lines += [f"{page.pad} {page.paint('=')} {visible(remark)}" for remark in remarks]
     return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def visible(text: str) -> str:
+    """The text without characters that a terminal would obey or hide."""
+    return text if text.isprintable() else "".join(map(_sign, text))
+
+
+def _sign(character: str) -> str:
+    if character.isprintable():
+        return character
+    code = ord(character)
+    # The control pictures of Unicode: `␛` for an escape.
+    return chr(0x2400 + code) if code < 0x20 else "\ufffd"
+
+
+def _on_screen(text: str) -> str:
+    return visible(text.expandtabs(_TAB))
+
+
+def _width(text: str) -> int:
+    """Columns of the terminal: two for a wide character, none for a combining one."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import combining, east_asian_width
+
+    return sum(
+        0 if combining(character) else 2 if east_asian_width(character) in "WF" else 1
+        for character in text
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,22 +120,40 @@ def _excerpt(
     """One source: where, and its lines with what stands under them."""
     leads = primary is not None and primary in labels
     place = primary.span if leads and primary is not None else labels[0].span
-    where = f"{place.source}:{place.line}:{place.column}"
+    where = visible(f"{place.source}:{place.line}:{place.column}")
     if text is None:
         return [f"{page.pad}{page.paint('-->' if leads else ':::')} {where}"]
     lines = [f"{page.pad}{page.paint('-->' if leads else ':::')} {where}", page.bar]
-    source_lines = text.split("\n")
+    source_lines = _lines_of(text)
     before = 0
     for number in sorted({label.span.line for label in labels}):
         if before and number > before + 1:
             lines.append(f"{page.pad} {page.paint(':')}")
         before = number
-        shown = source_lines[number - 1].rstrip("\r") if number <= len(source_lines) else ""
+        whole = source_lines[number - 1].rstrip("\r") if number <= len(source_lines) else ""
         gutter = page.paint(f"{number:>{len(page.pad)}} |")
-        lines.append(f"{gutter} {shown.expandtabs(_TAB)}")
-        under = [_Mark.of(label, shown, primary) for label in labels if label.span.line == number]
+        marked = [label for label in labels if label.span.line == number]
+        shown, hidden = _window(whole, min(label.span.column - 1 for label in marked))
+        lines.append(f"{gutter} {_on_screen(shown)}")
+        under = [_Mark.of(label, shown, hidden, primary) for label in marked]
         lines += [f"{page.bar} {row}" for row in _rows(under, page)]
     return lines
+
+
+@lru_cache(maxsize=4)
+def _lines_of(text: str) -> list[str]:
+    """Kept, because many diagnostics point into one text."""
+    return text.split("\n")
+
+
+def _window(line: str, first: int) -> tuple[str, int]:
+    """What is shown of a line, and by how much its columns move to the left."""
+    start = max(0, first - _BEFORE)
+    if len(line) <= _WIDEST:
+        return line, 0
+    end = start + _WIDEST
+    before, after = "…" if start else "", "…" if end < len(line) else ""
+    return before + line[start:end] + after, start - len(before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +166,12 @@ class _Mark:
     text: str
 
     @staticmethod
-    def of(label: Label, line: str, primary: Label | None) -> _Mark:
-        first = label.span.column - 1
+    def of(label: Label, line: str, hidden: int, primary: Label | None) -> _Mark:
+        first = min(label.span.column - 1 - hidden, len(line))
         last = min(first + label.span.end - label.span.start, max(len(line), first + 1))
-        start = len(line[:first].expandtabs(_TAB))
-        end = max(start + 1, len(line[:last].expandtabs(_TAB)))
-        return _Mark(start, end, "^" if label is primary else "-", label.text)
+        start = _width(_on_screen(line[:first]))
+        end = max(start + 1, _width(_on_screen(line[:last])))
+        return _Mark(start, end, "^" if label is primary else "-", visible(label.text))
 
 
 def _rows(marks: list[_Mark], page: _Page) -> list[str]:

@@ -34,7 +34,8 @@ FAMILIES = (
 _DOTTED_LIBRARIES = ("aten", "prims", "quantized", "torchvision")
 
 _LOOKS_LIKE_OP = re.compile(rf"({'|'.join(_DOTTED_LIBRARIES)})\..+|\w+::\w+.*")
-_PART = re.compile(r"\*\*|(?:[A-Za-z0-9_*]|\{[^{}]*\})+")
+# A module's name may hold a hyphen (`ModuleDict({"en-de": …})`); `**` is a component of its own.
+_PART = re.compile(r"\*\*|(?:[\w-]|\*(?!\*)|\{[^{}]*\})+")
 _WRAPPERS = ("module", "_orig_mod")
 
 
@@ -102,11 +103,14 @@ def check_glob(node: ast.Text) -> str:
 
 
 def _braces_hold(part: str) -> bool:
-    """Whether every `{…}` is a range `0..11` or a list `a,b`."""
-    return all(
-        re.fullmatch(r"[0-9]+\.\.[0-9]+|\w+(,\w+)*", inside)
-        for inside in re.findall(r"\{([^{}]*)\}", part)
-    )
+    """Whether every `{…}` is a range `0..11` that holds something, or a list `a,b`."""
+    return all(map(_is_choice, re.findall(r"\{([^{}]*)\}", part)))
+
+
+def _is_choice(inside: str) -> bool:
+    if ends := re.fullmatch(r"([0-9]{1,6})\.\.([0-9]{1,6})", inside):
+        return int(ends[1]) <= int(ends[2])
+    return re.fullmatch(r"[\w-]+(,[\w-]+)*", inside) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +137,14 @@ def op_name(node: ast.Ref, text: str) -> str:
     library = node.name.text
     first = node.trailers[0]
     assert isinstance(first, ast.Member)
+    if len(node.trailers) > 2:
+        raise refusal(
+            "SG0209",
+            node,
+            f"`{text}` has too many parts for an op",
+            help=f"write a library, an op and at most an overload, like `aten.add.Tensor`, "
+            f'or `"{text}"` for a module',
+        )
     if first.separator == "." and library not in _DOTTED_LIBRARIES:
         raise refusal(
             "SG0209",

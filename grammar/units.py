@@ -58,7 +58,7 @@ _HABITS = {
     "secs": ("s",),
     "second": ("s",),
     "seconds": ("s",),
-    "m": ("min",),
+    "m": ("min", "MB", "MiB"),
     "mins": ("min",),
     "minute": ("min",),
     "minutes": ("min",),
@@ -75,5 +75,5 @@ _HABITS = {
 
 
 def meant(unit: str) -> tuple[str, ...]:
-    """The units that an unknown one may stand for."""
+    """The units that an unknown one may stand for, of every kind of quantity."""
     return same_but_case(unit) or _HABITS.get(unit.lower(), ())

@@ -102,6 +102,8 @@ def sort(node: ast.Value) -> str:
     if isinstance(node, ast.Quantity):
         number = take_apart(node.text)
         unit = "" if number is None else number.unit
+        if unit.endswith("/s"):
+            return "a rate"
         return "a size" if unit in BYTES else "a time" if unit in SECONDS else "a number"
     if isinstance(node, ast.Ref):
         if any(isinstance(trailer, ast.Arguments) for trailer in node.trailers):
@@ -159,7 +161,8 @@ class Word:
     def _unknown(self, node: ast.Ref, reading: Reading) -> Refused:
         word = node.name.text
         close = nearest(word, self.words)
-        notes = ("the language has words, no booleans",) if word in ("true", "false") else ()
+        booleans = ("true", "false", "yes", "no")
+        notes = ("the language has words, no booleans",) if word.lower() in booleans else ()
         return refusal(
             "SG0205",
             node,

@@ -71,6 +71,14 @@ def _check_word(value: ast.Ref, names: set[str]) -> Iterator[Diagnostic]:
     word = value.name.text
     if word in names or word in FAMILIES:
         return
+    if word in RESERVED:
+        yield Diagnostic(
+            "SG0217",
+            f"a `let` cannot stand for the word `{word}`",
+            Label(value.span, "a `let` holds a selector, a number or a string"),
+            help="write it at the attribute itself",
+        )
+        return
     close = nearest(word, (*FAMILIES, *names))
     yield Diagnostic(
         "SG0207",

@@ -101,3 +101,30 @@ def test_colour_changes_no_character() -> None:
 def test_several_are_parted_by_a_blank_line() -> None:
     one = Diagnostic("SG0000", "a fact")
     assert render_all([one, one], {}) == "error[SG0000]: a fact\n\nerror[SG0000]: a fact\n"
+
+
+def underlined(text: str, words: str) -> tuple[str, str]:
+    """The source line as shown, and the line below it."""
+    start = text.index(words)
+    label = Label(Places(NAME, text).span(start, start + len(words)))
+    lines = render(Diagnostic("SG0000", f"`{words}`", label), {NAME: text}).split("\n")
+    return lines[3][4:], lines[4][4:]
+
+
+def test_wide_characters_take_two_columns_and_combining_ones_none() -> None:
+    assert underlined("日本 here", "here")[1] == "     ^^^^"
+    assert underlined("e\u0301 here", "here")[1] == "  ^^^^"
+
+
+def test_nothing_in_a_plan_reaches_the_terminal_as_a_command() -> None:
+    shown_line, marks = underlined("\x1b[2J\u202e here", "here")
+    assert (shown_line, marks) == ("␛[2J\ufffd here", "      ^^^^")
+    message = render(Diagnostic("SG0000", "`\x1b\n`", help="\x07"), {})
+    assert message == "error[SG0000]: `␛␊`\n  = help: ␇\n"
+
+
+def test_a_long_line_is_shown_around_its_mark() -> None:
+    shown_line, marks = underlined("x " * 400 + "here" + " y" * 400, "here")
+    assert len(shown_line) == 162
+    assert shown_line[marks.index("^") :].startswith("here")
+    assert (shown_line[0], shown_line[-1]) == ("…", "…")

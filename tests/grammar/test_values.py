@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from sgplan.grammar import ast
 from sgplan.grammar.blocks import SPEC_OF
 from sgplan.grammar.clauses import (
@@ -51,6 +52,7 @@ def read(kind: str, attribute: str, value: str) -> Any:
         ("int8", ["bf16", "fp16"], None),
         ("a", ["b"], None),
         ("on", ["off"], None),
+        ("gpu", ["cpu", "cuda"], None),
         ("x", [], None),
     ],
 )
@@ -170,3 +172,54 @@ def test_bytes_that_are_no_text_are_refused_with_their_place() -> None:
         2,
         1,
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "attribute", "value"),
+    [
+        ("sync", "bucket", "1e400MiB"),
+        ("sync", "bucket", f"{'9' * 5000}MiB"),
+        ("sync", "bucket", "9223372036854775807MiB"),
+        ("sync", "timeout", "1e300h"),
+        ("checkpoint", "keep", "9" * 5000),
+        ("mesh", "data", "9223372036854775808"),
+        ("verify", "forward", "1e400"),
+        ("precision", "steps", "0..99999999999999999999"),
+    ],
+)
+def test_no_number_is_too_large_to_be_refused(kind: str, attribute: str, value: str) -> None:
+    (problem,) = read(kind, attribute, value)
+    assert problem.code == "SG0210"
+    assert "larger than any number" in problem.message
+
+
+def test_a_whole_number_with_an_exponent_is_shown_without() -> None:
+    (problem,) = read("checkpoint", "keep", "1e3")
+    assert (problem.code, problem.help) == ("SG0204", "write `1000`")
+
+
+@pytest.mark.parametrize("glob", ["l.{5..2}", "***", "a**", "l.{0..9999999}", "a b", "{a,}"])
+def test_a_glob_that_can_match_nothing_is_refused(glob: str) -> None:
+    (problem,) = read("recompute", "in", f'"{glob}"')
+    assert problem.code == "SG0215"
+
+
+@pytest.mark.parametrize("glob", ["towers.en-de.*", "**.norm", "l.{3..3}", "{a-b,c}", "x*y*"])
+def test_a_glob_of_any_module_name_is_read(glob: str) -> None:
+    assert read("recompute", "in", f'"{glob}"') == (glob,)
+
+
+def test_an_empty_list_says_nothing_but_in_where() -> None:
+    for kind, attribute in (("recompute", "in"), ("host", "cores"), ("guard", "allow")):
+        (problem,) = read(kind, attribute, "[]")
+        assert problem.message == f"the list of `{attribute}` is empty"
+    assert read("fuse", "where", "[]") == ()
+
+
+def test_bytes_that_are_no_text_are_placed_by_character() -> None:
+    with pytest.raises(Refused) as refused:
+        decode("sgplan 1\n# é".encode() + b"\xff", "p")
+    (problem,) = refused.value.diagnostics
+    assert problem.primary is not None
+    span = problem.primary.span
+    assert (span.line, span.column, span.start) == (2, 4, 12)
