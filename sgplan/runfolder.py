@@ -67,8 +67,10 @@ class RunFolder:
         path = self.path / "plan.msgpack"
         try:
             return PlanFile.from_wire(msgpack.unpackb(path.read_bytes())["plan"])
-        except (OSError, ValueError, KeyError, TypeError, msgpack.UnpackException) as error:
-            raise Failure(f"{path} cannot be read: {error}") from error
+        except OSError as error:
+            raise Failure(f"{path} cannot be read: {error.strerror or error}") from error
+        except (ValueError, KeyError, TypeError, AttributeError, msgpack.UnpackException) as error:
+            raise Failure(f"{path} is damaged, or of another version: {error}") from error
 
     def parts(self) -> dict[int, Path]:
         """The program parts that ranks have written, by rank."""

@@ -64,7 +64,7 @@ def as_json(shown: Shown) -> dict[str, Any]:
 
 
 def _json(data: Any) -> str:
-    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(data, indent=2) + "\n"
 
 
 _VIEWS: dict[str, Callable[[Shown], str]] = {

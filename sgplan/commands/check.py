@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from typing import Any
 
+from sgplan.failure import Failure
 from sgplan.grammar.check import check_text, sources_of
 from sgplan.grammar.diagnostics import Diagnostic, Label, Refused
 from sgplan.grammar.plan import PlanFile
-from sgplan.grammar.source import decode
-from sgplan.loading import read_bytes
+from sgplan.grammar.source import decode, legible
+from sgplan.loading import MAGIC, read_bytes
 from sgplan.refusal import print_diagnostics
 
 SCHEMA = 1
@@ -39,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     name = "<stdin>" if args.file == STDIN else args.file
     text, plan, found = _checked(args.file, name, args.set, args.world)
     if args.json:
-        print(json.dumps(_as_json(name, plan, found), indent=2, ensure_ascii=False))
+        print(json.dumps(_as_json(name, plan, found), indent=2))
     else:
         print_diagnostics(found, sources_of(text, name, args.set))
         print(_ok(name, plan) if plan else _failed(name, found), file=_stream(plan))
@@ -50,23 +52,29 @@ def read(path: str) -> bytes:
     """The bytes of a file or of standard input.
 
     Raises:
-        Failure: it cannot be read.
+        Failure: it cannot be read, or is a saved plan.
     """
-    return sys.stdin.buffer.read() if path == STDIN else read_bytes(path)
+    if path == STDIN and sys.stdin is None:
+        raise Failure("standard input is closed")
+    data = sys.stdin.buffer.read() if path == STDIN else read_bytes(path)
+    if data.startswith(MAGIC):
+        raise Failure(f"`{path}` is a saved plan, not text: `sgplan show` reads it")
+    return data
 
 
 def _checked(
     path: str, name: str, sets: list[str], world: int | None
 ) -> tuple[str, PlanFile | None, list[Diagnostic]]:
+    data = read(path)
     try:
-        text = decode(read(path), name)
+        text = decode(data, name)
     except Refused as refused:
-        return "", None, list(refused.diagnostics)
+        return legible(data), None, list(refused.diagnostics)
     return text, *check_text(text, name, sets, world)
 
 
 def _world(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
+    if not re.fullmatch("[0-9]{1,9}", text) or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks")
     return int(text)
 

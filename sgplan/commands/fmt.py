@@ -13,7 +13,7 @@ from sgplan.failure import Failure
 from sgplan.grammar.diagnostics import Refused
 from sgplan.grammar.format import format_document
 from sgplan.grammar.parse import parse
-from sgplan.grammar.source import decode
+from sgplan.grammar.source import decode, legible
 from sgplan.refusal import print_diagnostics
 
 
@@ -24,31 +24,34 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument(
         "--check",
-        action="store_const",
-        dest="mode",
-        const="check",
-        default="write",
+        action="store_true",
         help="write nothing; name what would change and end with status 1",
     )
-    parser.add_argument(
-        "--diff", action="store_const", dest="mode", const="diff", help="the same, with the changes"
-    )
+    parser.add_argument("--diff", action="store_true", help="the same, with the changes")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Format every file; status 1 when one does not parse, or would change under --check."""
-    return max([_format(path, args.mode) for path in args.files])
+    """Format every file; status 1 when one cannot be, or would change under --check."""
+    mode = "diff" if args.diff else "check" if args.check else "write"
+    return max([_format(path, mode) for path in args.files])
 
 
 def _format(path: str, mode: str) -> int:
+    try:
+        return _formatted(path, mode)
+    except Failure as failure:  # the other files are still formatted
+        print(f"sgplan: error: {failure}", file=sys.stderr)
+        return 1
+
+
+def _formatted(path: str, mode: str) -> int:
     name = "<stdin>" if path == STDIN else path
     data = read(path)
-    text = ""
     try:
         text = decode(data, name)
         new = format_document(parse(text, name))
     except Refused as refused:
-        print_diagnostics(refused.diagnostics, {name: text})
+        print_diagnostics(refused.diagnostics, {name: legible(data)})
         return 1
     changed = new.encode() != data
     return _MODES[mode](path, name, text, new) if changed or path == STDIN else 0
@@ -56,7 +59,8 @@ def _format(path: str, mode: str) -> int:
 
 def _write(path: str, name: str, old: str, new: str) -> int:
     if path == STDIN:
-        sys.stdout.write(new)
+        sys.stdout.flush()
+        sys.stdout.buffer.write(new.encode())
         return 0
     try:
         Path(path).write_bytes(new.encode())

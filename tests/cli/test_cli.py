@@ -46,6 +46,8 @@ def test_a_command_that_is_not_built_says_so(name: str, capsys) -> None:
         (["init", "--", "./plan.sgplan"], "`./plan.sgplan` cannot be found or is not executable"),
         (["apply", "none.sgplan", "--", "true"], "`none.sgplan` cannot be read"),
         (["apply", ".", "--", "true"], "`.` cannot be read"),
+        (["plan", "plan.sgplan", "true"], "`true` is not read: write `--` before the command"),
+        (["init", "true"], "`true` is not read: write `--` before the command"),
         (["show", "none"], "`none` is neither a run folder nor a .sgpx file"),
         (["init", "-o", "plan.sgplan", "--", "true"], "exists already"),
         (["apply", "--run-dir", "taken", "plan.sgplan", "--", "true"], "already holds a run"),
@@ -62,12 +64,19 @@ def test_a_mistake_costs_one_line_and_status_1(
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", [[], ["apply"], ["nosuch"], ["plan", "--nosuch", "a"]])
-def test_wrong_usage_is_status_2(arguments: list[str], capsys) -> None:
+@pytest.mark.parametrize(
+    "arguments", [[], ["apply"], ["check", "--wor", "3", "a"], ["check", "a", "b"]]
+)
+def test_wrong_usage_is_status_1_for_2_is_an_answer(arguments: list[str], capsys) -> None:
     with pytest.raises(SystemExit) as left:
         main(arguments)
-    assert left.value.code == 2
+    assert left.value.code == 1
     assert "usage: sgplan" in capsys.readouterr().err
+
+
+def test_a_misspelt_command_is_named_with_the_nearest(capsys) -> None:
+    assert main(["chek", "plan.sgplan"]) == 1
+    assert capsys.readouterr().err == "sgplan: error: there is no command `chek`; write `check`\n"
 
 
 def test_nothing_starts_under_a_wrong_plan(here: Path, capsys) -> None:
@@ -134,6 +143,62 @@ def test_a_recorded_run_is_shown_without_its_report(here: Path, capsys) -> None:
     capsys.readouterr()
     assert main(["show", "r"]) == 0
     assert "no end recorded: it still runs, or was killed" in capsys.readouterr().out
+
+
+def buffered() -> dict[str, str]:
+    """An environment in which output is kept until the end, as it is by default."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+
+
+def test_a_damaged_plan_of_a_run_is_said(here: Path, capsys) -> None:
+    main(["apply", "--run-dir", "r", "plan.sgplan", "--", "true"])
+    for data in (b"", b"\x81\xa4plan\x05", b"\x80", b"\xc1"):
+        (here / "r" / "plan.msgpack").write_bytes(data)
+        capsys.readouterr()
+        assert main(["show", "r"]) == 1
+        assert "plan.msgpack is damaged, or of another version" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", ["explain", "explain SG0229", "check --json p", "--help", "--version"]
+)
+def test_a_reader_that_leaves_costs_no_traceback(here: Path, arguments: str) -> None:
+    (here / "p").write_text("sgplan 1\nsync { büc = 1 }\n")
+    done = subprocess.run(
+        ["bash", "-c", f"{SGPLAN} {arguments} | true"],
+        cwd=here, capture_output=True, text=True, timeout=60, check=False, env=buffered(),
+    )  # fmt: skip
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("arguments", ["explain SG0229", "check --json p", "fmt --diff p"])
+def test_a_terminal_without_a_character_gets_an_escape(here: Path, arguments: str) -> None:
+    (here / "p").write_text("sgplan 1\n# é\nsync{}\n")
+    done = subprocess.run(
+        [SGPLAN, *arguments.split()],
+        cwd=here, capture_output=True, timeout=60, check=False,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )  # fmt: skip
+    assert done.stderr == b""
+    assert done.stdout.isascii()
+
+
+@pytest.mark.parametrize("arguments", ["check plan.sgplan", "--help", "--version"])
+def test_output_that_cannot_be_written_costs_one_line(here: Path, arguments: str) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"{SGPLAN} {arguments} > /dev/full"],
+        cwd=here, capture_output=True, text=True, timeout=60, check=False, env=buffered(),
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == "sgplan: error: [Errno 28] No space left on device\n"
+
+
+def test_a_fault_of_ours_says_so(here: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sgplan.grammar.check.parse", lambda *_: 1 / 0)
+    assert main(["check", "plan.sgplan"]) == 1
+    err = capsys.readouterr().err
+    assert "ZeroDivisionError" in err
+    assert err.endswith("sgplan: internal error: a fault of sgplan, not of the plan\n")
 
 
 def test_every_command_has_a_help(capsys) -> None:
