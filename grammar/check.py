@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from sgplan.grammar import ast
-from sgplan.grammar.checks.lets import check_circles, check_lets
+from sgplan.grammar.checks.lets import check_lets, check_uses
 from sgplan.grammar.checks.names import check_repeats
 from sgplan.grammar.checks.override import check_overrides
 from sgplan.grammar.checks.registry import CHECKS
@@ -48,9 +48,10 @@ def check(
         world: the number of ranks, when it is known.
     """
     lets = tuple(item for item in document.items if isinstance(item, ast.Let))
-    problems = [*check_lets(lets), *check_circles(lets)]
-    if any(problem.code == "SG0229" for problem in problems):
-        return None, problems
+    endless = [*check_uses(lets)]
+    problems = [*check_lets(lets), *endless]
+    if endless:
+        return None, sorted(problems, key=_place)
     reader = Reader({let.name.text: let.value for let in lets})
     plan = _read(document, lets, sets, reader)
     problems += reader.problems

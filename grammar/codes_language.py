@@ -165,6 +165,14 @@ LANGUAGE_CODES: tuple[Code, ...] = (
         found="run",
     ),
     Code(
+        "SG0122",
+        "brackets nested too deeply",
+        "No plan needs more than a few brackets inside one another; beyond 32 the text is taken "
+        "for damaged or hostile and is not read.",
+        plan(f"let mlp = {'[' * 33}{']' * 33}"),
+        plan('let mlp = ["layers.*.mlp"]'),
+    ),
+    Code(
         "SG0200",
         "unknown attribute",
         "The block has no attribute of this name. A name that is close is suggested; a name that "
@@ -409,6 +417,18 @@ LANGUAGE_CODES: tuple[Code, ...] = (
         "holds and belongs into the file; without blocks it sets nothing.",
         plan('override "eight" { world = 8.. }'),
         plan('override "eight" { world = 8..  sync { bucket = 100MiB } }'),
+    ),
+    Code(
+        "SG0232",
+        "`let` that stands for too much",
+        "Names may stand for values that use other names. Followed to their ends they must come "
+        "to 200 uses or fewer, so that a few lines cannot stand for a million selectors.",
+        plan(
+            "\n".join(
+                [f"let x{i} = x{i + 1} | x{i + 1}" for i in range(8)] + ['let x8 = "layers.*"']
+            )
+        ),
+        plan('let x7 = x8 | norm\nlet x8 = "layers.*"'),
     ),
     Code(
         "SG0233",

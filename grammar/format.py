@@ -8,7 +8,8 @@ nothing more.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -56,6 +57,7 @@ class _Body:
 class _Layout:
     def __init__(self, document: ast.Document) -> None:
         self._document = document
+        self._comments = [comment.span.start for comment in document.comments]
         self._starts = [0, *(m.end() for m in re.finditer("\n", document.text))]
 
     def text(self) -> str:
@@ -78,15 +80,11 @@ class _Layout:
     def _body(self, nodes: Sequence[_Node], start: int, end: int) -> _Body:
         """The nodes and the comments between `start` and `end` that no node lays out itself."""
         body = _Body([])
-        comments = [
-            comment
-            for comment in self._document.comments
-            if start <= comment.span.start < end
-            and not any(self._keeps(node, comment) for node in nodes)
-        ]
+        kept = {comment.span for node in nodes for comment in self._kept(node)}
+        comments = deque(c for c in self._between(start, end) if c.span not in kept)
         for node in nodes:
             while comments and comments[0].span.start < node.span.end:
-                self._place(body, comments.pop(0), start, node)
+                self._place(body, comments.popleft(), start, node)
             last = self._line(node.span.end - 1)
             body.entries.append(_Entry(node, "", node.span.line, last))
         for comment in comments:
@@ -108,10 +106,15 @@ class _Layout:
             return
         body.entries.append(_Entry(None, comment.text, line, line))
 
-    def _keeps(self, node: _Node, comment: ast.Comment) -> bool:
-        """Whether the comment stands inside brackets of the node."""
+    def _between(self, start: int, end: int) -> Sequence[ast.Comment]:
+        """The comments of that stretch of the text."""
+        first = bisect_left(self._comments, start)
+        return self._document.comments[first : bisect_left(self._comments, end)]
+
+    def _kept(self, node: _Node) -> Sequence[ast.Comment]:
+        """The comments inside the brackets of the node."""
         inside = self._inside(node)
-        return inside is not None and inside[0] <= comment.span.start < inside[1]
+        return () if inside is None else self._between(*inside)
 
     def _inside(self, node: _Node) -> tuple[int, int] | None:
         """Where the brackets of a node hold lines of their own."""
@@ -123,7 +126,7 @@ class _Layout:
         return (value.span.start + 1, value.span.end) if isinstance(value, ast.Items) else None
 
     def _has_comments(self, node: _Node) -> bool:
-        return any(self._keeps(node, comment) for comment in self._document.comments)
+        return bool(self._kept(node))
 
     @staticmethod
     def _with_comment(line: str, entry: _Entry) -> str:

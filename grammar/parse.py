@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,11 @@ from lark import Token as LarkToken
 
 from sgplan.grammar import ast
 from sgplan.grammar.diagnostics import Diagnostic, Label, Refused, Span
-from sgplan.grammar.scan import Places, scan, through
+from sgplan.grammar.scan import Places, Token, scan, through
+from sgplan.grammar.stop import CLOSER
 
 LANGUAGE = 1
+DEEPEST = 32
 
 
 @v_args(meta=True)
@@ -124,15 +127,33 @@ def parse(text: str, name: str) -> ast.Document:
         from sgplan.grammar.salvage import syntax_problems
 
         raise Refused(syntax_problems(text, places, LANGUAGE, _parse_body)) from None
+    tokens = scan(text, places)
+    _refuse_depth(tokens)
     version, *items = _Nodes(text, places).transform(tree).children
     if version.text != str(LANGUAGE):
         raise Refused([other_version(version.text, version.span, LANGUAGE)])
     comments = tuple(
-        ast.Comment(token.text.rstrip(), token.span)
-        for token in scan(text, places)
-        if token.kind == "comment"
+        ast.Comment(token.text.rstrip(), token.span) for token in tokens if token.kind == "comment"
     )
     return ast.Document(version, tuple(items), comments, name, text)
+
+
+def _refuse_depth(tokens: Iterable[Token]) -> None:
+    """Everything behind the parser walks the tree by recursion, so its depth has a limit."""
+    depth = 0
+    for token in tokens:
+        depth += (token.text in CLOSER) - (token.text in CLOSER.values())
+        if depth > DEEPEST:
+            raise Refused(
+                [
+                    Diagnostic(
+                        "SG0122",
+                        f"more than {DEEPEST} brackets are open here",
+                        Label(token.span),
+                        help="write it flat",
+                    )
+                ]
+            )
 
 
 def other_version(written: str, place: Span, language: int) -> Diagnostic:
@@ -152,6 +173,7 @@ def parse_set(text: str, places: Places, start: int, end: int) -> ast.Assignment
         Refused: it is not `kind.label.attr=value`.
     """
     only = " " * start + text[start:end]
+    _refuse_depth(scan(only, places))
     try:
         tree = _lark().parse(only, start="setting")
     except UnexpectedInput as error:
@@ -194,7 +216,9 @@ def _lark() -> Lark:
 
 
 def _cache_file() -> str | bool:
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(home):  # as the standard wants it
+        home = os.path.join(os.path.expanduser("~"), ".cache")
     folder = Path(home, "sgplan")
     try:
         folder.mkdir(parents=True, exist_ok=True)

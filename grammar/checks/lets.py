@@ -11,9 +11,12 @@ from sgplan.grammar.nearest import nearest
 from sgplan.grammar.selectors import FAMILIES
 from sgplan.grammar.values import sort
 
+MOST_USES = 200
+
 
 def check_lets(lets: tuple[ast.Let, ...]) -> Iterator[Diagnostic]:
     """Everything that is wrong with the file's `let` lines themselves."""
+    names = {let.name.text for let in lets}
     first: dict[str, ast.Let] = {}
     for let in lets:
         name = let.name.text
@@ -33,7 +36,7 @@ def check_lets(lets: tuple[ast.Let, ...]) -> Iterator[Diagnostic]:
                 Label(let.name.span, f"this is {_taken_by(name)}"),
                 help=f"give it another name, like `my_{name}`",
             )
-        yield from _check_value(let.value, let, first.keys() | {other.name.text for other in lets})
+        yield from _check_value(let.value, let, names)
 
 
 def _taken_by(name: str) -> str:
@@ -88,33 +91,56 @@ def _check_word(value: ast.Ref, names: set[str]) -> Iterator[Diagnostic]:
     )
 
 
-def check_circles(lets: tuple[ast.Let, ...]) -> Iterator[Diagnostic]:
-    """Names that stand for themselves; while there are any, no value can be read."""
+def check_uses(lets: tuple[ast.Let, ...]) -> Iterator[Diagnostic]:
+    """Names that stand for themselves or for too much: while there are any, no value is read."""
     by_name = {let.name.text: let for let in lets}
-    reported: set[str] = set()
-    for name, let in by_name.items():
-        circle = () if name in reported else _circle(name, name, by_name, ())
-        if circle:
-            reported |= set(circle)
+    uses = {name: [w for w in _words(let.value) if w in by_name] for name, let in by_name.items()}
+    circles, order = _walk(uses)
+    for circle in circles:
+        yield Diagnostic(
+            "SG0229",
+            f"`{circle[0]}` stands for itself",
+            Label(by_name[circle[0]].name.span, " → ".join([*circle, circle[0]])),
+            help="give one of them a value of its own",
+        )
+    if not circles:
+        yield from _too_much(by_name, uses, order)
+
+
+def _too_much(
+    by_name: Mapping[str, ast.Let], uses: Mapping[str, list[str]], order: list[str]
+) -> Iterator[Diagnostic]:
+    size: dict[str, int] = {}
+    for name in order:
+        size[name] = sum(1 + size[word] for word in uses[name])
+        if size[name] > MOST_USES:
             yield Diagnostic(
-                "SG0229",
-                f"`{name}` stands for itself",
-                Label(let.name.span, " → ".join([*circle, name])),
-                help="give one of them a value of its own",
+                "SG0232",
+                f"`{name}` stands for more than {MOST_USES} uses of other names",
+                Label(by_name[name].value.span),
+                help="use fewer names, or fewer names inside one another",
             )
+            return
 
 
-def _circle(
-    name: str, goal: str, lets: Mapping[str, ast.Let], path: tuple[str, ...]
-) -> tuple[str, ...]:
-    """The names from `name` back to `goal`, empty when it is not reached."""
-    path = (*path, name)
-    for word in _words(lets[name].value):
-        if word == goal:
-            return path
-        if word in lets and word not in path and (found := _circle(word, goal, lets, path)):
-            return found
-    return ()
+def _walk(uses: Mapping[str, list[str]]) -> tuple[list[tuple[str, ...]], list[str]]:
+    """The circles, and every name behind all that it uses; by hand, for chains may be long."""
+    circles: list[tuple[str, ...]] = []
+    done: dict[str, None] = {}
+    for start in uses:
+        path = {start: iter(uses[start])} if start not in done else {}
+        while path:
+            name = next(reversed(path))
+            word = next(path[name], None)
+            if word is None:
+                del path[name]
+                done[name] = None
+            elif word in path:
+                names = list(path)
+                circles.append(tuple(names[names.index(word) :]))
+            elif word not in done:
+                path[word] = iter(uses[word])
+    return circles, list(done)
 
 
 def _words(value: ast.Value) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import msgpack
 import pytest
+
 from sgplan.grammar.check import check_text
 from sgplan.grammar.diagnostics import Refused
 from sgplan.grammar.plan import Mesh, PlanFile, Sync
@@ -148,3 +149,11 @@ def test_digest_knows_the_override_that_holds() -> None:
 
 def test_lets_are_kept_for_display() -> None:
     assert [(let.name, let.text) for let in plan_file().lets] == [("large", "100MiB")]
+
+
+def test_a_long_chain_of_lets_is_walked_without_recursion() -> None:
+    chain = "".join(f"let x{i} = x{i + 1}\n" for i in range(2000))
+    for last, code in (('"a"', "SG0232"), ("x0", "SG0229")):
+        plan, found = check_text(f"sgplan 1\n{chain}let x2000 = {last}\n", "p")
+        assert plan is None
+        assert {problem.code for problem in found} == {code}
