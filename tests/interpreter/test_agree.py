@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 
 from sgplan.interpreter import agree
 from sgplan.interpreter.agree import Agreement, disagreement
@@ -40,7 +40,7 @@ def nobody(absent: list[int]) -> None:
 
 
 def test_equal_contracts_agree_on_every_rank() -> None:
-    store = dist.HashStore()
+    store = HashStore()
 
     def enter(rank: int) -> int | None:
         mine = agreement(store, rank)
@@ -51,7 +51,7 @@ def test_equal_contracts_agree_on_every_rank() -> None:
 
 
 def test_all_ranks_find_the_same_first_difference() -> None:
-    store = dist.HashStore()
+    store = HashStore()
 
     def enter(rank: int) -> tuple[int | None, list[str]]:
         mine = agreement(store, rank)
@@ -69,7 +69,7 @@ def test_a_late_rank_is_waited_for_and_named(monkeypatch: pytest.MonkeyPatch) ->
     from datetime import timedelta
 
     monkeypatch.setattr(agree, "PATIENCE", timedelta(milliseconds=50))
-    store, named = dist.HashStore(), []
+    store, named = HashStore(), []
 
     def enter(rank: int) -> int | None:
         mine = agreement(store, rank, 2)
@@ -87,14 +87,14 @@ def test_a_rank_that_never_comes_ends_the_wait(monkeypatch: pytest.MonkeyPatch) 
     from datetime import timedelta
 
     monkeypatch.setattr(agree, "PATIENCE", timedelta(milliseconds=20))
-    mine = agreement(dist.HashStore(), 0, 3, timeout=0.1)
+    mine = agreement(HashStore(), 0, 3, timeout=0.1)
     mine.publish("d", ["plan a"])
     with pytest.raises(TimeoutError, match=r"ranks \[1, 2\] did not enter DDP"):
         mine.differing(lambda absent: None)
 
 
 def test_topics_do_not_mix() -> None:
-    store = dist.HashStore()
+    store = HashStore()
     Agreement(store, "first", 0, [0], 1.0).publish("d1", ["plan a"])
     second = Agreement(store, "second", 0, [0], 1.0)
     second.publish("d2", ["plan b"])
@@ -107,7 +107,7 @@ def test_leaving_does_not_wait_long_for_a_dead_rank(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(agree, "PATIENCE", timedelta(milliseconds=50))
     began = time.monotonic()
-    agreement(dist.HashStore(), 0, 2).leave()
+    agreement(HashStore(), 0, 2).leave()
     assert time.monotonic() - began < 2
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -29,7 +30,8 @@ def test_a_tensor_a_list_a_generator_and_an_edge_are_roots(rank: Rank) -> None:
     x = leaf()
     x.sum().backward()
     torch.autograd.backward([x.sum(), (2 * x).sum()])
-    torch.autograd.backward(y for y in [x.sum()])
+    generator: Any = (y for y in [x.sum()])
+    torch.autograd.backward(generator)
     torch.autograd.backward(get_gradient_edge(x.sum()), torch.tensor(1.0))
     assert x.grad is not None
     assert x.grad.eq(6).all()

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import pytest
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 
 from sgplan.interpreter.likeness import LOOKS, Likeness
 
 
 def two() -> tuple[Likeness, Likeness]:
-    store = dist.HashStore()
+    store = HashStore()
     return Likeness(store, "model", 0, 2), Likeness(store, "model", 1, 2)
 
 

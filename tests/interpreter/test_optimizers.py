@@ -51,7 +51,8 @@ def test_a_stock_optimizer_is_built_fused(told: Told, cls: Callable[..., Optimiz
 
 @pytest.mark.parametrize("choice", ["foreach", "capturable", "differentiable", "fused"])
 def test_what_the_script_chose_stays(told: Told, choice: str) -> None:
-    found = AdamW(net().parameters(), **{choice: True})
+    chosen: dict[str, Any] = {choice: True}
+    found = AdamW(net().parameters(), **chosen)
     assert told.built == []
     assert told.refused == [(found, f"the script passes `{choice}`")]
     assert found.defaults[choice] is True

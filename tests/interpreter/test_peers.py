@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._C._distributed_c10d import HashStore
 
 from sgplan.interpreter import events, peers
 from sgplan.interpreter.rank import Rank
@@ -15,12 +17,12 @@ from .world import Kept, Left, rank_under, root_of
 pytestmark = pytest.mark.usefixtures("patched")
 
 
-def two_ranks(folder: Path, body: str = "") -> tuple[Rank, Kept, nn.Module, dist.Store]:
+def two_ranks(folder: Path, body: str = "") -> tuple[Rank, Kept, nn.Module, Any]:
     """Rank 0 of two with one root, after DDP was entered."""
     rank, kept = rank_under(folder, body, world=2)
     model = nn.Linear(3, 2)
     rank.add_root(root_of(model))
-    store = dist.HashStore()
+    store = HashStore()
     rank.peers.store = store
     return rank, kept, model, store
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
+from torch._C._distributed_c10d import HashStore
 
 from sgplan.interpreter import events, planmode
 from sgplan.interpreter.planmode import PlanMode
@@ -57,11 +57,11 @@ def test_a_rank_waits_for_the_others_a_bounded_time(
 ) -> None:
     monkeypatch.setattr(planmode, "MEETING", 0.2)
     mode, _ = planning(tmp_path, world=2)
-    mode._rank.peers.store = dist.HashStore()
+    mode._rank.peers.store = store = HashStore()
     mode._publish()
     mode._meet()
     assert mode._done_ranks() == 1
-    mode._rank.peers.store.set("sgplan/planned/1", "1")
+    store.set("sgplan/planned/1", "1")
     assert mode._done_ranks() == 2
     mode._meet()
 
@@ -72,7 +72,7 @@ def test_a_straggler_is_ended_when_the_others_are_done(
     monkeypatch.setattr(planmode, "STRAGGLER", 0.0)
     mode, kept = planning(tmp_path, world=2)
     mode._rank.open()
-    mode._rank.peers.store = store = dist.HashStore()
+    mode._rank.peers.store = store = HashStore()
     mode.on_idle()
     assert mode._others_done_since is None
     store.set("sgplan/planned/1", "1")
@@ -86,7 +86,7 @@ def test_a_straggler_is_ended_when_the_others_are_done(
 def test_a_compiling_rank_is_no_straggler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planmode, "STRAGGLER", 0.0)
     mode, _ = planning(tmp_path, world=2)
-    mode._rank.peers.store = store = dist.HashStore()
+    mode._rank.peers.store = store = HashStore()
     store.set("sgplan/planned/1", "1")
     mode._rank.capturing = True
     for _ in range(3):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+from typing import Any
 
 import pytest
 import torch
@@ -51,9 +52,10 @@ def test_a_parameter_of_the_root_itself_can_be_ignored() -> None:
 
 
 def test_the_compilers_wrapper_is_in_no_name() -> None:
-    wrapped = torch.compile(Net(), backend="eager")
+    wrapped: Any = torch.compile(Net(), backend="eager")
     assert names(wrapped) == names(Net())
-    outer = nn.Sequential(torch.compile(nn.Linear(2, 2), backend="eager"))
+    inner: Any = torch.compile(nn.Linear(2, 2), backend="eager")
+    outer = nn.Sequential(inner)
     assert names(outer) == ["0.weight", "0.bias"]
 
 
@@ -87,7 +89,8 @@ def test_a_root_does_not_keep_its_module_alive() -> None:
 
 def test_unwrapping_finds_the_scripts_own_module() -> None:
     net = Net()
-    assert roots.unwrapped(torch.compile(net, backend="eager")) is net
+    wrapped: Any = torch.compile(net, backend="eager")
+    assert roots.unwrapped(wrapped) is net
     assert roots.unwrapped(net) is net
 
 

@@ -220,7 +220,7 @@ def test_an_optimizers_subclass_and_hooks_are_seen(watched: Watched) -> None:
         def __init__(self, params: Any) -> None:
             super().__init__(params, {})
 
-        def step(self, closure: Any = None) -> None:
+        def step(self, closure: Any = None) -> Any:
             """Does nothing."""
 
     w = weight()

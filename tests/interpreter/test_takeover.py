@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._C._distributed_c10d import HashStore
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -123,6 +124,7 @@ def test_an_evaluation_arms_nothing(script: Script) -> None:
     ddp = DDP(Net())
     with torch.no_grad():
         ddp(batch(0))
+    assert isinstance(ddp.reducer, Reducer)
     assert not ddp.reducer.armed
     assert script.rank.roots[0].called == 0
 
@@ -210,7 +212,7 @@ def test_ddp_survives_pickle(script: Script) -> None:
 
 def test_wrong_arguments_fail_in_torchs_words(script: Script) -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument"):
-        DDP(Net(), buckets=3)
+        DDP(Net(), buckets=3)  # pyright: ignore[reportCallIssue]
     with pytest.raises(RuntimeError, match="not needed when a module doesn't have any parameter"):
         DDP(nn.ReLU())
     assert script.rank.roots == []
@@ -223,12 +225,17 @@ def test_ignored_parameters_stay_local(script: Script) -> None:
     assert "head.weight" not in [name for name, _ in script.rank.roots[0].parameters]
 
 
+def buckets_of(ddp: DDP) -> list[str]:
+    assert isinstance(ddp.reducer, Reducer)
+    return list(ddp.reducer.buffers)
+
+
 def test_two_models_have_buckets_of_their_own(script: Script) -> None:
     first, second = DDP(Net()), DDP(nn.Linear(3, 2))
     assert [root.name for root in script.rank.roots] == ["model", "model1"]
     assert equal(train(first), script.stock)
     second(torch.ones(1, 3)).sum().backward()
-    names = [set(ddp.reducer.buffers) for ddp in (first, second)]
+    names = [set(buckets_of(ddp)) for ddp in (first, second)]
     assert all(names)
     assert not names[0] & names[1]
 
@@ -255,7 +262,7 @@ def test_without_a_process_group_torch_complains_itself(script: Script) -> None:
         with pytest.raises((ValueError, RuntimeError), match="process group"):
             DDP(Net())
     finally:
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     assert script.rank.roots == []
 
 

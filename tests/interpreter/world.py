@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._C._distributed_c10d import HashStore
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim import Optimizer
@@ -27,6 +28,7 @@ from sgplan.interpreter.reducer import Reducer
 from sgplan.interpreter.reducer_setup import ReducerSetup
 from sgplan.interpreter.roots import Owned, Root, trainable
 from sgplan.interpreter.takeover import reductions_of
+from sgplan.planner import torch_api
 
 del ops, collectives, compute, memory, state  # imported for what they register
 
@@ -102,7 +104,7 @@ def reducer_of(
         parameters=[parameter for _, parameter in root.parameters],
         buckets=program.buckets,
         instructions=reductions_of(program, root.name),
-        group=dist.group.WORLD,
+        group=torch_api.default_group(),
         find_unused=find_unused,
         in_graph=True,
         timeout=timeout,
@@ -115,7 +117,7 @@ def reducer_of(
 @contextlib.contextmanager
 def group_of_one() -> Iterator[None]:
     """A default process group with one rank, in memory."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     try:
         yield
     finally:

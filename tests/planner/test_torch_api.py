@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 import torch.fx as fx
 from torch import nn
+from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from sgplan.planner import torch_api
@@ -32,7 +33,7 @@ def fresh_dynamo() -> Iterator[None]:
 
 @pytest.fixture
 def group() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
 
@@ -159,7 +160,7 @@ def test_group_timeout() -> None:
     from datetime import timedelta
 
     dist.init_process_group(
-        "gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=77)
+        "gloo", store=HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=77)
     )
     try:
         assert torch_api.group_timeout(torch_api.default_group()) == 77.0
