@@ -29,6 +29,8 @@ from sgplan.planner.program import Instruction, Program, Run
 # Digests of an artefact that no later root can change.
 KNOWN_AT_ENTRY = frozenset({"plan", "mesh", "torch"})
 
+_COPIED = "a DDP instance was copied or unpickled, which other ranks need not do"
+
 Entering = Callable[[Root, nn.Module], None]
 
 # What the planned reducer has no part in, by DDP's argument: (argument, harmless value, reason).
@@ -155,8 +157,8 @@ class Takeover:
         """In place of stock's reducer: ours, or stock's where the root stays stock."""
         root = self._roots.get(ddp)
         if root is None or root.path == "stock":
-            if root is not None:
-                self._rank.once(events.FallbackTaken, root.name, "stock DDP", root.why)
+            name, why = ("", _COPIED) if root is None else (root.name, root.why)
+            self._rank.once(events.FallbackTaken, name, "stock DDP", why)
             self._init_helper(ddp, parameters, *rest, **named)
             return
         self._stock[ddp] = (parameters, rest, named)

@@ -69,9 +69,8 @@ class GraphCompiler:
         code, and out of the key of each ATen graph, which is keyed by content.
         """
         began = time.perf_counter()
-        side = SideFile(
-            Path(torch_api.inductor_cache_dir()) / "sgplan", dynamo_digest(gm, inputs, self.tag)
-        )
+        digest = dynamo_digest(gm, inputs, f"{self.tag}|{sorted(patches.items())}")
+        side = SideFile(Path(torch_api.inductor_cache_dir()) / "sgplan", digest)
         graphs: list[Any] = []
 
         def inner(graph: fx.GraphModule, example: Sequence[Any], **kwargs: Any) -> Any:
