@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sgplan.grammar.clauses import (
+from sgplan.grammar.compound import Call, ListOf, OneOf, OneOrMore, Parameter, either
+from sgplan.grammar.literals import (
     Dynamic,
     Grid,
     Interleaved,
@@ -20,7 +21,6 @@ from sgplan.grammar.clauses import (
     Triton,
     Weighted,
 )
-from sgplan.grammar.compound import Call, ListOf, OneOf, OneOrMore, Parameter, either
 from sgplan.grammar.quantities import (
     LINK_RATE,
     MODULES,

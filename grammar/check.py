@@ -18,7 +18,7 @@ from sgplan.grammar.checks.registry import CHECKS
 from sgplan.grammar.checks.view import NO_EFFECT, NOT_BUILT, View
 from sgplan.grammar.diagnostics import Diagnostic, Refused, Span, has_errors
 from sgplan.grammar.parse import parse
-from sgplan.grammar.plan import SETS_SOURCE, Let, PlanFile
+from sgplan.grammar.planfile import SETS_SOURCE, Let, PlanFile
 from sgplan.grammar.reading import Reader
 from sgplan.grammar.sets import read_sets
 from sgplan.grammar.written import Key, WrittenOverride, override_conflicts

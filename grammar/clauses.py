@@ -13,129 +13,27 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from sgplan.grammar.diagnostics import Span
+from sgplan.grammar.literals import (
+    Dynamic,
+    Grid,
+    GuardPath,
+    Interleaved,
+    Interval,
+    MinGain,
+    Pad,
+    Pattern,
+    Selector,
+    Stage,
+    Steps,
+    Triton,
+    Weighted,
+)
 
 KIB, MIB = 1024, 1024**2
 
 OnMiss = Literal["error", "warn"]
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A range of whole numbers, both ends included; None is open."""
-
-    low: int | None
-    high: int | None
-
-    def __contains__(self, number: int) -> bool:
-        return (self.low is None or self.low <= number) and (
-            self.high is None or number <= self.high
-        )
-
-    def __str__(self) -> str:
-        return f"{'' if self.low is None else self.low}..{'' if self.high is None else self.high}"
-
-
-@dataclass(frozen=True, slots=True)
-class Selector:
-    """Ops under a module glob: `"layers.*"::aten.gelu`; either part may be missing."""
-
-    glob: str | None
-    op: str | None
-
-    def __str__(self) -> str:
-        glob = None if self.glob is None else f'"{self.glob}"'
-        return "::".join(part for part in (glob, self.op) if part is not None)
-
-
-@dataclass(frozen=True, slots=True)
-class Pattern:
-    """Steps along the data flow, each a choice of selectors: `bias -> aten.gelu | aten.relu`."""
-
-    steps: tuple[tuple[Selector, ...], ...]
-
-    def __str__(self) -> str:
-        return " -> ".join(" | ".join(map(str, choice)) for choice in self.steps)
-
-
-@dataclass(frozen=True, slots=True)
-class GuardPath:
-    """What a guard looks at: `input[0].shape[1]`, `input["ids"].shape[1]`, `input[*].dtype`."""
-
-    input: int | str
-    what: Literal["shape", "dtype"]
-    dim: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """A number of training steps, where a time may stand as well."""
-
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Triton:
-    """`triton("file:kernel", reference = "file:function", tolerance = 1e-5)`."""
-
-    kernel: str
-    reference: str | None = None
-    tolerance: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class MinGain:
-    """`min_gain(1.1)`: fuse only when the predicted speed-up is at least this."""
-
-    ratio: float
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """`stage(0, "tok")`: these modules belong to that stage."""
-
-    index: int
-    globs: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Interleaved:
-    """`interleaved(2)`: that many chunks of the model on every stage."""
-
-    chunks: int
-
-
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """`grid("schedule.csv")`: the schedule is read from a file."""
-
-    file: str
-
-
-@dataclass(frozen=True, slots=True)
-class Weighted:
-    """`weighted("tokens")`: the loss is a mean weighted by that argument."""
-
-    argument: str
-
-
-@dataclass(frozen=True, slots=True)
-class Pad:
-    """`pad(with = 0, ignore = -100)`: how an input is padded to an allowed size."""
-
-    with_: float
-    ignore: int | None = None
-    mask: str | None = None
-    weight: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Dynamic:
-    """`dynamic(init = 65536, growth = 2, backoff = 0.5, every = 2000)`: a moving loss scale."""
-
-    init: float = 65536.0
-    growth: float = 2.0
-    backoff: float = 0.5
-    every: int = 2000
+_EVER = Interval(0, None)
+_EVERY = Steps(500)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,7 +222,7 @@ class Precision(Block):
     kind: ClassVar[str] = "precision"
     model: str | None = None
     priority: int | None = None
-    steps: Interval = Interval(0, None)
+    steps: Interval = _EVER
     match: Pattern | None = None
     in_: tuple[str, ...] = ()
     except_: tuple[str, ...] = ()
@@ -353,7 +251,7 @@ class Checkpoint(Block):
     """When and where the state is saved; `every` is steps or seconds."""
 
     kind: ClassVar[str] = "checkpoint"
-    every: Steps | float = Steps(500)
+    every: Steps | float = _EVERY
     keep: int = 3
     to: str | None = None
     mode: Literal["async", "sync"] = "async"
@@ -440,28 +338,3 @@ CLASSES: tuple[type[Block], ...] = (
     Slo,
 )
 CLASS_OF: dict[str, type[Block]] = {cls.kind: cls for cls in CLASSES}
-
-VALUE_CLASSES: tuple[type, ...] = (
-    Interval,
-    Selector,
-    Pattern,
-    GuardPath,
-    Steps,
-    Triton,
-    MinGain,
-    Stage,
-    Interleaved,
-    Grid,
-    Weighted,
-    Pad,
-    Dynamic,
-)
-
-PYTHON_WORDS = ("is", "in", "except", "with", "from")
-
-
-def field_name(attribute: str) -> str:
-    """The field of a block's class that holds an attribute."""
-    if attribute == "kind":
-        return "order"
-    return f"{attribute}_" if attribute in PYTHON_WORDS else attribute

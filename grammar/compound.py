@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sgplan.grammar import ast
-from sgplan.grammar.clauses import field_name
 from sgplan.grammar.diagnostics import Refused
+from sgplan.grammar.literals import field_name
 from sgplan.grammar.nearest import joined, nearest
 from sgplan.grammar.quantities import Measure, StepCount
 from sgplan.grammar.units import take_apart

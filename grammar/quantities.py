@@ -12,8 +12,8 @@ from math import ceil, floor
 from typing import Any
 
 from sgplan.grammar import ast
-from sgplan.grammar.clauses import Interval, Steps
 from sgplan.grammar.diagnostics import Refused
+from sgplan.grammar.literals import Interval, Steps
 from sgplan.grammar.nearest import joined
 from sgplan.grammar.units import BYTES, SECONDS, Number, meant, take_apart
 from sgplan.grammar.values import Reading, ValueType, refusal, sort, wrong_type

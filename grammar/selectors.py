@@ -9,8 +9,8 @@ import re
 from dataclasses import dataclass
 
 from sgplan.grammar import ast
-from sgplan.grammar.clauses import GuardPath, Pattern, Selector
 from sgplan.grammar.diagnostics import Refused
+from sgplan.grammar.literals import GuardPath, Pattern, Selector
 from sgplan.grammar.nearest import nearest
 from sgplan.grammar.quantities import Count
 from sgplan.grammar.values import Reading, read_each, refusal, sort, wrong_type

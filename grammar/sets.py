@@ -8,7 +8,7 @@ from sgplan.grammar import ast
 from sgplan.grammar.blocks import SPEC_OF
 from sgplan.grammar.diagnostics import Diagnostic, Label, Refused
 from sgplan.grammar.parse import parse_set
-from sgplan.grammar.plan import SETS_SOURCE
+from sgplan.grammar.planfile import SETS_SOURCE
 from sgplan.grammar.reading import Reader, unknown_block
 from sgplan.grammar.scan import Places, through
 from sgplan.grammar.written import WrittenBlock, lay_over

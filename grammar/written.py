@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, cast
 
-from sgplan.grammar.clauses import VALUE_CLASSES, Interval
 from sgplan.grammar.diagnostics import Diagnostic, Label, Span
+from sgplan.grammar.literals import VALUE_CLASSES, Interval
 
 _VALUE_CLASS = {cls.__name__: cls for cls in VALUE_CLASSES}
 

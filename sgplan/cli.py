@@ -146,13 +146,8 @@ def _parser(module: ModuleType | None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"sgplan {__version__}")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True, dest="name")
-    for name in COMMANDS:
-        if module is None:
-            _add(_module(name), subparsers)
-        elif module.__name__.endswith(f".{name}"):
-            _add(module, subparsers)
-        else:
-            subparsers.add_parser(name)
+    for wanted in map(_module, COMMANDS) if module is None else (module,):
+        _add(wanted, subparsers)
     return parser
 
 

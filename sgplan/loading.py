@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sgplan.failure import Failure
-from sgplan.grammar.plan import PlanFile
+from sgplan.grammar.planfile import PlanFile
 from sgplan.refusal import RefusedPlan, print_diagnostics
 
 MAGIC = b"sgpx"

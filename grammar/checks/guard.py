@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from sgplan.grammar.checks.view import View, no_effect, place_of
-from sgplan.grammar.clauses import GuardPath, Interval, Pad
 from sgplan.grammar.diagnostics import Diagnostic, Label
+from sgplan.grammar.literals import GuardPath, Interval, Pad
 from sgplan.grammar.written import WrittenBlock
 
 

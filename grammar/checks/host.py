@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import cast
 
 from sgplan.grammar.checks.view import View, place_of
-from sgplan.grammar.clauses import Interval
 from sgplan.grammar.diagnostics import Diagnostic
+from sgplan.grammar.literals import Interval
 
 
 def check_host(view: View) -> Iterator[Diagnostic]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sgplan.grammar.checks.view import View
 from sgplan.grammar.diagnostics import Diagnostic, Label
-from sgplan.grammar.plan import misfits
+from sgplan.grammar.planfile import misfits
 
 
 def check_mesh(view: View) -> Iterator[Diagnostic]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sgplan.grammar.checks.view import View, missing, no_effect, no_effect_at_all, place_of
-from sgplan.grammar.clauses import Stage
 from sgplan.grammar.diagnostics import Diagnostic, Label
+from sgplan.grammar.literals import Stage
 from sgplan.grammar.written import WrittenBlock
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from itertools import combinations, pairwise
 
 from sgplan.grammar.checks.view import View, no_effect, place_of
-from sgplan.grammar.clauses import Dynamic, Interval
 from sgplan.grammar.diagnostics import Diagnostic, Label
+from sgplan.grammar.literals import Dynamic, Interval
 from sgplan.grammar.written import WrittenBlock
 
 _EVER = Interval(0, None)

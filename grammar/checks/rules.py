@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sgplan.grammar.checks.view import View, place_of
-from sgplan.grammar.clauses import Triton
 from sgplan.grammar.diagnostics import Diagnostic, Label
+from sgplan.grammar.literals import Triton
 from sgplan.grammar.written import WrittenBlock
 
 

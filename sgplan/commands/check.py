@@ -11,7 +11,7 @@ from typing import Any
 from sgplan.failure import Failure
 from sgplan.grammar.check import check_text, sources_of
 from sgplan.grammar.diagnostics import Diagnostic, Label, Refused
-from sgplan.grammar.plan import PlanFile
+from sgplan.grammar.planfile import PlanFile
 from sgplan.grammar.source import decode, legible
 from sgplan.loading import MAGIC, read_bytes
 from sgplan.refusal import print_diagnostics

@@ -7,11 +7,13 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 
 import pytest
+
 import sgplan.grammar
 from sgplan.grammar.blocks import BLOCKS, RESERVED, AttributeSpec, BlockSpec
 from sgplan.grammar.check import check_text
 from sgplan.grammar.checks.registry import FOR_KIND, TYPES_SUFFICE
-from sgplan.grammar.clauses import CLASS_OF, VALUE_CLASSES, Block, field_name
+from sgplan.grammar.clauses import CLASS_OF, Block
+from sgplan.grammar.literals import VALUE_CLASSES, field_name
 from sgplan.grammar.plan import REPEATED, Plan
 
 FOLDER = Path(next(iter(sgplan.grammar.__path__)))

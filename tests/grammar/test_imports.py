@@ -19,7 +19,9 @@ def loaded(statement: str) -> set[str]:
     return set(done.stdout.split("\n")[-2].split())
 
 
-@pytest.mark.parametrize("module", ["ast", "diagnostics", "plan", "clauses", "written"])
+@pytest.mark.parametrize(
+    "module", ["ast", "diagnostics", "plan", "planfile", "clauses", "literals", "written"]
+)
 def test_contract_module_loads_the_standard_library_only(module: str) -> None:
     assert loaded(f"import sgplan.grammar.{module}") == set()
 
@@ -44,6 +46,7 @@ def test_check_of_a_right_plan_loads_no_error_recovery() -> None:
         "import sys\nfrom sgplan.grammar.check import check_text\n"
         "check_text('sgplan 1\\nsync { }', 'p')\n"
         "assert 'sgplan.grammar.salvage' not in sys.modules\n"
-        "assert 'sgplan.grammar.codes' not in sys.modules"
+        "assert 'sgplan.grammar.codes' not in sys.modules\n"
+        "assert 'sgplan.grammar.clauses' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script], timeout=60, check=True)

@@ -8,7 +8,8 @@ import pytest
 
 from sgplan.grammar import ast
 from sgplan.grammar.blocks import SPEC_OF
-from sgplan.grammar.clauses import (
+from sgplan.grammar.diagnostics import Refused
+from sgplan.grammar.literals import (
     Dynamic,
     GuardPath,
     Interleaved,
@@ -21,7 +22,6 @@ from sgplan.grammar.clauses import (
     Steps,
     Triton,
 )
-from sgplan.grammar.diagnostics import Refused
 from sgplan.grammar.nearest import joined, nearest
 from sgplan.grammar.parse import parse
 from sgplan.grammar.reading import Reader
