@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from sgplan.grammar.blocks import RESERVED
 from sgplan.planner.facts import Facts, RootFact
 from sgplan.planner.families import FAMILIES
 from sgplan.planner.graphs import as_written, calls_of
@@ -21,9 +22,7 @@ SHOWN_MODULES = 8
 SHOWN_OPS = 8
 
 _NUMBER = re.compile(r"\A\d+\Z")
-_LET_NAME = re.compile(r"\A[A-Za-z_]\w*\Z")
-# Names that the language keeps for itself where a `let` could stand.
-_RESERVED = frozenset({*FAMILIES, "let", "override", "sgplan", "input", "stage", "triton"})
+_LET_NAME = re.compile(r"\A[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 def starter_plan(facts: Facts) -> str:
@@ -109,8 +108,8 @@ def _lets(facts: Facts) -> list[str]:
         for starred in _stars(path for path, _ in root.modules if path):
             name = starred.split(".")[0]
             repeated = starred.count(".") == 1 and starred.endswith(".*")
-            if repeated and _LET_NAME.match(name) and name not in _RESERVED:
-                globs.setdefault(name, starred)
+            if repeated and _LET_NAME.match(name):
+                globs.setdefault(f"my_{name}" if name in RESERVED else name, starred)
     return [f'let {name} = "{glob}"' for name, glob in globs.items()]
 
 

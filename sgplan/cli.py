@@ -31,7 +31,7 @@ LATER = {
     "diff": "the comparison of two plans or runs",
 }
 SEPARATOR = "--"
-_SubParsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+_SubParsers: TypeAlias = "argparse._SubParsersAction[Any]"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
