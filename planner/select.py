@@ -6,13 +6,13 @@ does not know what a rule wants to do with them.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import cast
 
 from sgplan.grammar.diagnostics import Diagnostic, Label, Span
+from sgplan.grammar.nearest import joined, nearest
 from sgplan.grammar.plan import Block, Let, Pattern, Plan, Selector, Stage
 from sgplan.planner.facts import Facts, OpFact
 from sgplan.planner.families import FAMILIES
@@ -21,6 +21,9 @@ from sgplan.planner.graphs import as_written, calls_of
 
 # Attributes whose strings are module globs.
 GLOB_ATTRIBUTES = ("in_", "except_", "cuts", "keep_whole")
+NEAREST = 3
+
+_PART = re.compile(r"\.(?![^{]*\})")  # the dots outside of `{0..11}`
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,8 @@ def selectors_of(plan: Plan) -> Iterator[Written]:
     for let in plan.lets:
         for selector in _of_let(let, plan.lets):
             # A plain string may be a path or a label as well as a module.
-            required = selector.op not in (None, *FAMILIES) or "*" in (selector.glob or "")
+            is_glob = re.search(r"[*{]", selector.glob or "") is not None
+            required = selector.op not in (None, *FAMILIES) or is_glob
             yield Written(f"let {let.name}", selector, let.span, required)
     for block in _blocks(plan):
         for field in fields(block):
@@ -188,7 +192,7 @@ def _miss(found: Match, modules: Sequence[str], sites: Sequence[OpFact]) -> Diag
         f"`{selector}` in `{written.owner}` matches nothing",
         None if written.span is None else Label(written.span, "no such module or op was captured"),
         notes=(where,),
-        help=f"the nearest names are {', '.join(f'`{name}`' for name in near)}"
+        help=f"write {joined(near)}"
         if near
         else "`sgplan plan --ops` lists every module, op and family that was captured",
         severity="error" if written.required else "note",
@@ -201,7 +205,31 @@ def _split_name(op: str) -> str:
 
 
 def _nearest(selector: Selector, modules: Sequence[str], ops: Sequence[str]) -> list[str]:
-    """Up to three names like the wrong part: the glob when it names no module, else the op."""
-    glob_is_wrong = selector.glob is not None and not matching(selector.glob, modules)
-    word, known = (selector.glob, modules) if glob_is_wrong else (selector.op or "", ops)
-    return difflib.get_close_matches(word or "", known, n=3, cutoff=0.6)
+    """Up to three names that the wrong part could mean: the glob when it names no module."""
+    if selector.glob is not None and not matching(selector.glob, modules):
+        meant = (_meant_glob(selector.glob, path) for path in modules)
+        found = [f'"{glob}"' for glob in meant if glob is not None]
+    else:
+        found = [op for op in ops if selector.op is not None and _is_near(selector.op, op)]
+    return [*dict.fromkeys(found)][:NEAREST]
+
+
+def _meant_glob(glob: str, path: str) -> str | None:
+    """The glob with the misspelt parts as in the path; None when a part is not close.
+
+    Parts are compared one by one: what two long paths share makes their ends no closer.
+    """
+    written, found = _PART.split(glob), path.split(".")
+    meant = [
+        part if matching(part, (name,)) else nearest(part, (name,))
+        for part, name in zip(written, found, strict=False)
+    ]
+    if len(written) != len(found) or None in meant:
+        return None
+    return ".".join(part for part in meant if part is not None)
+
+
+def _is_near(written: str, op: str) -> bool:
+    """Whether the op is meant, its library, which they often share, left out of it."""
+    (library, name, _), (_, known, _) = _split(written), _split(op)
+    return nearest(name if library else written, (known,)) is not None
