@@ -228,6 +228,8 @@ class Compiling:
             id(p) in ids for root in self._rank.roots for _, p in root.parameters
         ):
             return None
+        if self._rank.leaves_alone(module, parameters):
+            return None
         name = self._rank.names.name(module)
         root = Root(
             name,

@@ -68,6 +68,8 @@ class Outermost:
         parameters = trainable(inner)
         if self._rank.root_of(inner) is not None or not parameters or self._compiles(inner):
             return None
+        if self._rank.leaves_alone(inner, parameters):
+            return None
         name = self._rank.names.name(inner)
         root = Root(
             name,

@@ -24,7 +24,7 @@ from torch import nn
 
 from sgplan.grammar.diagnostics import Diagnostic, Refused, has_errors
 from sgplan.grammar.plan import Capture, Plan, Sync
-from sgplan.interpreter import events, gate, shortfalls, step_end
+from sgplan.interpreter import events, gate, shortfalls, step_end, unsupported
 from sgplan.interpreter.lowering import Planner
 from sgplan.interpreter.misses import Misses
 from sgplan.interpreter.optimizers import Optimizers
@@ -186,6 +186,13 @@ class Rank:
     def changed(self) -> None:
         """The facts are no longer what the written part says."""
         self._changed = True
+
+    def leaves_alone(self, module: nn.Module, parameters: Iterable[tuple[str, Any]]) -> bool:
+        """Whether a model is sharded in a way no plan covers; said once."""
+        why = unsupported.named(module, [parameter for _, parameter in parameters])
+        if why:
+            self.once(events.NoteAdded, "unsupported", why)
+        return bool(why)
 
     def root_of(self, module: nn.Module) -> Root | None:
         return next((root for root in self.roots if root.owned.is_module(module)), None)

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from sgplan.interpreter import events
+from sgplan.interpreter import events, unsupported
 from sgplan.interpreter.rank import Rank
 from sgplan.interpreter.reducer import Reducer
 from sgplan.interpreter.reducer_setup import ReducerSetup
@@ -141,6 +141,8 @@ class Takeover:
         for argument, harmless, reason in _STOCK_ARGUMENTS:
             if given.get(argument, harmless[0]) not in harmless:
                 return f"the script uses {reason}"
+        if why := unsupported.named(module, [p for _, p in root.parameters]):
+            return why
         if torch_api.optimize_ddp_mode() == "python_reducer":
             return "the script uses the python reducer"
         for name, parameter in root.parameters:

@@ -1,6 +1,6 @@
 """Scripts that sgplan names and leaves alone: FSDP, DeepSpeed, `mp.spawn`, tensor parallel.
 
-Looks at what the script really uses: the parameters its optimizers step, the modules it has loaded,
+Looks at what the script really uses: its models and their parameters, the modules it has loaded,
 the calls it makes. Such a script runs as if there were no plan, never half attached.
 """
 
@@ -12,16 +12,14 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch import nn
 
 
-def named(parameters: Iterable[Any]) -> str:
-    """What an optimizer's parameters say against a plan; empty when they say nothing."""
-    kinds = {type(parameter).__name__ for parameter in parameters}
-    if "FlatParameter" in kinds:
+def named(module: nn.Module, parameters: Iterable[Any]) -> str:
+    """What a model says of its script; empty when nothing stands against a plan."""
+    if any(type(part).__name__ == "FullyShardedDataParallel" for part in module.modules()):
         return "the script shards its model with FSDP"
-    if "DTensor" in kinds or any(
-        type(getattr(p, "data", None)).__name__ == "DTensor" for p in parameters
-    ):
+    if any(type(parameter.data).__name__ == "DTensor" for parameter in parameters):
         return "the script's parameters are DTensors (fully_shard or tensor parallel)"
     if "deepspeed" in sys.modules:
         return "the script trains with DeepSpeed"
