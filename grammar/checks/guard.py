@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import cast
 
-from sgplan.grammar.checks.view import View, no_effect, place_of
+from sgplan.grammar.checks.view import View, alike, no_effect, place_of
 from sgplan.grammar.diagnostics import Diagnostic, Label
 from sgplan.grammar.literals import GuardPath, Interval, Pad
 from sgplan.grammar.written import WrittenBlock
@@ -13,24 +13,25 @@ from sgplan.grammar.written import WrittenBlock
 
 def check_guard(view: View) -> Iterator[Diagnostic]:
     """Every guard by itself, and against the guards before it."""
-    first: dict[tuple[Any, ...], WrittenBlock] = {}
     for block in view.all("guard"):
         yield from _idle(block)
         yield from _kinds(block)
         yield from _padding(view, block)
-        path = block.get("on")
-        if path is None:
-            continue
-        place = (path.value, block.value("model", None), block.value("priority", 0))
-        earlier = first.setdefault(place, block)
-        if earlier is not block:
-            yield Diagnostic(
-                "SG0703",
-                f"`{earlier.address}` and `{block.address}` watch the same value",
-                Label(path.value_span, "watched again"),
-                (place_of(earlier, "on", "watched here first"),),
-                help="write a `priority` in one of them, or take one out",
-            )
+    for earlier, block in alike(view.all("guard"), _watched):
+        yield Diagnostic(
+            "SG0703",
+            f"`{earlier.address}` and `{block.address}` watch the same value",
+            place_of(block, "on", "watched again"),
+            (place_of(earlier, "on", "watched here first"),),
+            help="write a `priority` in one of them, or take one out",
+        )
+
+
+def _watched(block: WrittenBlock) -> tuple[object, ...] | None:
+    path = block.get("on")
+    if path is None:
+        return None
+    return path.value, block.value("model", None), block.value("priority", 0)
 
 
 def _idle(block: WrittenBlock) -> Iterator[Diagnostic]:

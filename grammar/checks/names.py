@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from sgplan.grammar.blocks import SPEC_OF
-from sgplan.grammar.checks.view import View, missing
+from sgplan.grammar.checks.view import View, alike, missing
 from sgplan.grammar.diagnostics import Diagnostic, Label
 from sgplan.grammar.nearest import joined, nearest
-from sgplan.grammar.written import Key, WrittenBlock
+from sgplan.grammar.written import WrittenBlock
 
 # Of these one may stand for the models that no other names.
 _PER_MODEL = ("capture", "sync", "update")
@@ -16,11 +16,7 @@ _PER_MODEL = ("capture", "sync", "update")
 
 def check_repeats(blocks: Iterable[WrittenBlock]) -> Iterator[Diagnostic]:
     """Two blocks of one address, in one file or one override."""
-    first: dict[Key, WrittenBlock] = {}
-    for block in blocks:
-        earlier = first.setdefault(block.key, block)
-        if earlier is block:
-            continue
+    for earlier, block in alike(blocks, lambda block: block.key):
         labelled = block.label is not None
         yield Diagnostic(
             "SG0221",
@@ -67,20 +63,16 @@ def check_models(view: View) -> Iterator[Diagnostic]:
 
 
 def _one_per_model(view: View, kind: str) -> Iterator[Diagnostic]:
-    first: dict[str | None, WrittenBlock] = {}
-    for block in view.all(kind):
-        if not view.is_sure(block, "model"):
-            continue
+    sure = (block for block in view.all(kind) if view.is_sure(block, "model"))
+    for earlier, block in alike(sure, lambda block: ("model", block.value("model", None))):
         model = block.value("model", None)
-        earlier = first.setdefault(model, block)
-        if earlier is not block:
-            whom = "every model" if model is None else f"model `{model}`"
-            yield Diagnostic(
-                "SG0233",
-                f"`{earlier.address}` and `{block.address}` both speak for {whom}",
-                Label(block.span, "the second one"),
-                (Label(earlier.span, "the first one"),),
-                help='write `model = "…"` in one of them'
-                if model is None
-                else "write their attributes into one block",
-            )
+        whom = "every model" if model is None else f"model `{model}`"
+        yield Diagnostic(
+            "SG0233",
+            f"`{earlier.address}` and `{block.address}` both speak for {whom}",
+            Label(block.span, "the second one"),
+            (Label(earlier.span, "the first one"),),
+            help='write `model = "…"` in one of them'
+            if model is None
+            else "write their attributes into one block",
+        )

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sgplan.grammar.checks.view import View
+from sgplan.grammar.checks.view import View, alike, place_of
 from sgplan.grammar.diagnostics import Diagnostic, Label
-from sgplan.grammar.written import Setting
 
 
 def check_operator(view: View) -> Iterator[Diagnostic]:
     """Ops of torch itself, and ops with two blocks."""
-    first: dict[str, Setting] = {}
     for block in view.all("operator"):
         op = block.get("op")
         if op is None:
@@ -23,12 +21,11 @@ def check_operator(view: View) -> Iterator[Diagnostic]:
                 Label(op.value_span),
                 help="take the block out",
             )
-        earlier = first.setdefault(op.value, op)
-        if earlier is not op:
-            yield Diagnostic(
-                "SG0605",
-                f"`{op.value}` is admitted twice",
-                Label(op.value_span, "the second time"),
-                (Label(earlier.value_span, "the first time"),),
-                help="take one of the blocks out",
-            )
+    for earlier, block in alike(view.all("operator"), lambda block: block.value("op", None)):
+        yield Diagnostic(
+            "SG0605",
+            f"`{block.value('op', '')}` is admitted twice",
+            place_of(block, "op", "the second time"),
+            (place_of(earlier, "op", "the first time"),),
+            help="take one of the blocks out",
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 
 from sgplan.grammar.diagnostics import Diagnostic, Label
@@ -49,6 +49,17 @@ class View:
         if mesh is None:
             return 1
         return mesh.value("pipe", 1) if self.is_sure(mesh, "pipe") else None
+
+
+def alike(
+    blocks: Iterable[WrittenBlock], key: Callable[[WrittenBlock], Hashable]
+) -> Iterator[tuple[WrittenBlock, WrittenBlock]]:
+    """The first block of a key and each later one of the same; a key of None is like no other."""
+    first: dict[Hashable, WrittenBlock] = {}
+    for block in blocks:
+        found = key(block)
+        if found is not None and (earlier := first.setdefault(found, block)) is not block:
+            yield earlier, block
 
 
 def place_of(block: WrittenBlock, name: str, text: str = "") -> Label:
