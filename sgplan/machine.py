@@ -49,8 +49,10 @@ def facts() -> list[Fact]:
 def _python() -> list[Fact]:
     system = platform.system()
     why = "" if system == "Linux" else "process supervision needs Linux (prctl, /proc)"
+    tested = f"on CPU with gloo and torch {TESTED_TORCH}; not on CUDA, NCCL or another torch"
     return [
         Fact("sgplan", __version__),
+        Fact("tested", tested),
         Fact("python", f"{platform.python_version()} at {sys.executable}"),
         Fact("system", f"{system} {platform.machine()}", "ok" if not why else "bad", why),
     ]

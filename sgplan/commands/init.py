@@ -36,11 +36,13 @@ def run(args: argparse.Namespace) -> int:
     from sgplan import conclude
     from sgplan.execution import Request, execute
     from sgplan.loading import checked
+    from sgplan.output import require_place
     from sgplan.planner.starter import starter_plan
     from sgplan.verdict import judge_plan
 
     if args.output is not None and Path(args.output).exists():
         raise Failure(f"`{args.output}` exists already and is not overwritten")
+    require_place(args.output)
     done = execute(
         Request(
             mode="plan",

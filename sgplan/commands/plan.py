@@ -41,10 +41,12 @@ def run(args: argparse.Namespace) -> int:
     from sgplan import conclude
     from sgplan.execution import Request, execute
     from sgplan.loading import load
+    from sgplan.output import require_place
     from sgplan.planner.safety import require_safe
     from sgplan.showing import print_view, select, view_of
     from sgplan.verdict import judge_plan
 
+    require_place(args.output)
     loaded = load(args.plan, args.set)
     done = execute(
         Request(

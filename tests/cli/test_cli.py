@@ -46,6 +46,9 @@ def test_a_command_that_is_not_built_says_so(name: str, capsys) -> None:
         (["init", "--", "./plan.sgplan"], "`./plan.sgplan` cannot be found or is not executable"),
         (["apply", "none.sgplan", "--", "true"], "`none.sgplan` cannot be read"),
         (["apply", ".", "--", "true"], "`.` cannot be read"),
+        (["plan", "-o", "no/x", "plan.sgplan", "--", "true"], "there is no folder `no`"),
+        (["init", "-o", "no/x", "--", "true"], "there is no folder `no`"),
+        (["plan", "-o", "taken", "plan.sgplan", "--", "true"], "it is a folder"),
         (["plan", "plan.sgplan", "true"], "`true` is not read: write `--` before the command"),
         (["init", "true"], "`true` is not read: write `--` before the command"),
         (["show", "none"], "`none` is neither a run folder nor a .sgpx file"),
@@ -263,5 +266,6 @@ def test_doctor_names_versions_and_what_is_untested(capsys) -> None:
     facts = {fact["name"]: fact for fact in json.loads(capsys.readouterr().out)}
     assert facts["torch"]["value"].startswith("2.")
     assert facts["cuda"]["why"].startswith("untested")
+    assert "not on CUDA, NCCL or another torch" in facts["tested"]["value"]
     assert facts["injection"]["level"] == "ok"
     assert {"python", "lark", "backends", "compiler", "/dev/shm", "cores"} <= set(facts)
