@@ -34,6 +34,30 @@ def fit(model: nn.Module, steps: int, lr: float = 0.1, size: int = 4) -> list[fl
     return losses
 
 
+class TwoHeads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.used, self.unused = nn.Linear(16, 16), nn.Linear(16, 4), nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = torch.tanh(self.body(x))
+        return self.used(x), self.unused(x)
+
+
+def b004() -> None:
+    """Two heads, of which the loss uses one, under a graph declared static."""
+    model = DDP(TwoHeads(), static_graph=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for step in range(4):
+        loss = model(numbers(step, 4, 16))[0].pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    report("b004", losses=losses, gradients=gradients(model))
+
+
 class DropBlock(nn.Module):
     """A block that is left out with some probability, decided by its own generator."""
 
@@ -287,7 +311,7 @@ def b016() -> None:
 CASES = {
     case.__name__: case
     for case in (
-        b006, b008, b010, b012, b014, b016, b101, b103, b105, b107,
+        b004, b006, b008, b010, b012, b014, b016, b101, b103, b105, b107,
         different_graphs, one_rank_on_hooks,
     )
 }  # fmt: skip

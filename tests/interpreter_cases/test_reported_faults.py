@@ -17,7 +17,7 @@ from .kit import CASES, EMPTY, INDUCTOR, close, plain, planned, result, results
 
 pytestmark = pytest.mark.gloo
 
-EAGER_CASES = ("b012", "b101", "b103", "b105", "b107")
+EAGER_CASES = ("b004", "b012", "b101", "b103", "b105", "b107")
 GRAPH_CASES = ("b012", "b101", "b103", "b105", "b107")
 UNEQUAL_CASES = ("different_graphs", "one_rank_on_hooks")
 WHOLE = "sgplan 1\ncapture { engine = inductor  graph = whole }\n"
@@ -26,7 +26,7 @@ WHOLE = "sgplan 1\ncapture { engine = inductor  graph = whole }\n"
 @pytest.fixture(scope="module")
 def stock(tmp_path_factory: pytest.TempPathFactory) -> Job:
     folder = tmp_path_factory.mktemp("plain")
-    return plain("faults.py", *GRAPH_CASES, *UNEQUAL_CASES, "b014", folder=folder)
+    return plain("faults.py", *GRAPH_CASES, *UNEQUAL_CASES, "b004", "b014", folder=folder)
 
 
 @pytest.fixture(scope="module")

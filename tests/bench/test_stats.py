@@ -1,0 +1,81 @@
+"""The bench's arithmetic: ratios, intervals, and what a bar makes of them."""
+
+from __future__ import annotations
+
+import importlib
+import random
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BENCH = Path(__file__).parents[2] / "bench"
+
+
+@pytest.fixture
+def stats(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCH))
+    return importlib.import_module("stats")
+
+
+@pytest.fixture
+def report(stats: ModuleType) -> ModuleType:
+    return importlib.import_module("report")
+
+
+def _rounds(seconds: float, noise: float, seed: int) -> list[list[float]]:
+    rng = random.Random(seed)
+    return [[seconds + rng.uniform(0, noise) for _ in range(8)] for _ in range(4)]
+
+
+def test_twice_as_fast_is_a_ratio_of_two(stats: ModuleType) -> None:
+    ratio = stats.speed_ratio([[1.0, 1.0]] * 3, [[2.0, 2.0]] * 3)
+    assert (ratio.value, ratio.low, ratio.high) == (2.0, 2.0, 2.0)
+
+
+def test_the_interval_holds_one_for_equal_ways(stats: ModuleType) -> None:
+    ratio = stats.speed_ratio(_rounds(1.0, 0.2, 1), _rounds(1.0, 0.2, 2))
+    assert ratio.low < 1.0 < ratio.high
+    assert ratio.low > 0.8
+
+
+def test_a_slow_round_of_both_ways_does_not_move_the_ratio(stats: ModuleType) -> None:
+    fast, slow = [1.0] * 4, [3.0] * 4
+    ratio = stats.speed_ratio([fast, slow, fast], [fast, slow, fast])
+    assert (ratio.low, ratio.high) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(("seconds", "outcome"), [(1.2, "FAIL"), (0.8, "ok"), (1.0, "open")])
+def test_a_bar_fails_only_when_the_whole_interval_is_on_the_wrong_side(
+    report: ModuleType, seconds: float, outcome: str
+) -> None:
+    ways = importlib.import_module("ways")
+    bar = ways.Bar("speed", ways.PLAN_EAGER, ways.EAGER, 1.0)
+    verdicts = report.verdicts(
+        [bar],
+        {
+            ways.PLAN_EAGER.name: _figures(_rounds(seconds, 0.1, 1)),
+            ways.EAGER.name: _figures(_rounds(1.0, 0.1, 2)),
+        },
+    )
+    assert [verdict.outcome for verdict in verdicts] == [outcome, "ok"]
+
+
+def test_a_first_call_may_be_two_seconds_later(report: ModuleType) -> None:
+    ways = importlib.import_module("ways")
+    bar = ways.Bar("first call", ways.PLAN_EAGER, ways.EAGER, 1.05)
+    figures = {ways.PLAN_EAGER.name: _figures([[1.0]], warm=4.9)}
+    figures[ways.EAGER.name] = _figures([[1.0]], warm=3.0)
+    assert report.verdicts([bar], figures)[0].outcome == "ok"
+
+
+def test_a_region_compiled_twice_fails(report: ModuleType) -> None:
+    figures = {"way": _figures([[1.0]], again=("warm, rank 1: Net.forward",))}
+    assert report.verdicts([], figures)[0].outcome == "FAIL"
+
+
+def _figures(steps: list[list[float]], warm: float = 1.0, again: tuple[str, ...] = ()) -> object:
+    measure = importlib.import_module("measure")
+    return measure.Figures(
+        steps=steps, cpu=0.1, peak_rss=1, cold=None, warm=warm, own=None, compiled_again=again
+    )
