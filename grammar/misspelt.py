@@ -189,3 +189,14 @@ def strange_character(stop: Stop) -> Diagnostic | None:
         Label(stop.here.span),
         help="take it out, or quote the text that holds it",
     )
+
+
+# Every rule here but `quantity_in_two`, which must not come before a missing value is looked for.
+VALUE_RULES = (
+    foreign_comment,
+    foreign_arrow,
+    unquoted_glob,
+    number_in_pieces,
+    text_without_quotes,
+    strange_character,
+)

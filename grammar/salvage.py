@@ -10,10 +10,11 @@ import re
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
+from sgplan.grammar import misspelt
 from sgplan.grammar.diagnostics import Diagnostic, Label, Span
 from sgplan.grammar.parse import other_version
 from sgplan.grammar.scan import Places, Token, scan
-from sgplan.grammar.stop import CLOSER
+from sgplan.grammar.stop import CLOSER, Stop
 from sgplan.grammar.syntax_errors import ITEM_WORDS, diagnose
 
 _MOST_ERRORS = 20
@@ -45,8 +46,14 @@ def set_problems(text: str, places: Places, start: int, offset: int) -> list[Dia
     _, found = faulty_tokens(text, places)
     if found:
         return found
+    tokens = scan(text, places)
+    stop = Stop(tokens, _token_at(tokens, offset), places)
+    for rule in (*misspelt.VALUE_RULES, misspelt.quantity_in_two):
+        if (problem := rule(stop)) is not None:
+            return [problem]
     end = len(text)
     at_end = offset >= end
+    written = f"`{text[start:]}`" if text[start:].strip() else "an empty text"
     label = Label(
         places.span(start if at_end else offset, end),
         "it ends too early" if at_end else "cannot be read from here on",
@@ -54,7 +61,7 @@ def set_problems(text: str, places: Places, start: int, offset: int) -> list[Dia
     return [
         Diagnostic(
             "SG0121",
-            f"`{text[start:]}` is not an address and a value",
+            f"{written} is not an address and a value",
             label,
             help="write `--set kind.attribute=value`, or `--set kind.label.attribute=value`; "
             "quote strings inside the value",

@@ -382,12 +382,7 @@ def _anything(stop: Stop) -> Diagnostic:
 
 
 _RULES: tuple[Callable[[Stop], Diagnostic | None], ...] = (
-    misspelt.foreign_comment,
-    misspelt.foreign_arrow,
-    misspelt.unquoted_glob,
-    misspelt.number_in_pieces,
-    misspelt.text_without_quotes,
-    misspelt.strange_character,
+    *misspelt.VALUE_RULES,
     _missing_value,
     _block_inside_block,
     _unclosed,

@@ -157,3 +157,8 @@ def test_a_long_chain_of_lets_is_walked_without_recursion() -> None:
         plan, found = check_text(f"sgplan 1\n{chain}let x2000 = {last}\n", "p")
         assert plan is None
         assert {problem.code for problem in found} == {code}
+
+
+def test_a_set_with_a_space_before_its_unit_is_told_as_in_a_file() -> None:
+    (problem,) = check_text("sgplan 1\n", "p", ["sync.bucket=4 MiB"])[1]
+    assert (problem.code, problem.help) == ("SG0108", "write `4MiB`")
