@@ -14,10 +14,11 @@ from statistics import median
 from typing import Any
 
 import gated
-from sgplan.interpreter.events import CompileFinished, StepFinished
-from sgplan.interpreter.record import read_events
 from stats import Rounds
 from ways import Way
+
+from sgplan.interpreter.events import CompileFinished, StepFinished
+from sgplan.interpreter.record import read_events
 
 Say = Callable[[str], None]
 

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from sgplan.planner import artefact
 
 from sgplan.cli import main
+from sgplan.planner import artefact
 from tests.gloo.harness import BIN, Job, run_job
 
 pytestmark = pytest.mark.gloo

@@ -6,8 +6,8 @@ import io
 import time
 
 import pytest
-from sgplan.interpreter import events
 
+from sgplan.interpreter import events
 from sgplan.progress import Silent, SparseLines, TerminalLine
 from sgplan.summary import Summary
 

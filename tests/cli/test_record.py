@@ -10,6 +10,7 @@ from typing import cast
 
 import msgpack
 import pytest
+
 from sgplan.grammar.diagnostics import Refused
 from sgplan.interpreter import events
 from sgplan.interpreter.record import Recorder, Tail, header, read_events

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from sgplan.grammar.diagnostics import Diagnostic
 from sgplan.interpreter import events
-
 from sgplan.progress import describe
 from sgplan.report import Outcome, Run, summary_text, to_json
 from sgplan.summary import Folded, Summary

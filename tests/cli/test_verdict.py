@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
+from sgplan.execution import Executed
 from sgplan.grammar.diagnostics import Diagnostic
 from sgplan.grammar.plan import PlanFile
 from sgplan.interpreter import events
-
-from sgplan.execution import Executed
 from sgplan.report import Run
 from sgplan.runfolder import RunFolder
 from sgplan.summary import Summary

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 import sgplan.grammar
 from sgplan.grammar.check import check_text
 from sgplan.grammar.code import Code

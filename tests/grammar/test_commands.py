@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 
 import pytest
-from sgplan.grammar.codes import CODES
 
 from sgplan.cli import main
+from sgplan.grammar.codes import CODES
 
 GOOD = "sgplan 1\n\nsync { bucket = 25MiB }\n"
 BAD = "sgplan 1\n\nsync { buckt = 25MiB }\n"

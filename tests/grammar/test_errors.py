@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from sgplan.grammar.check import check_text, sources_of
 from sgplan.grammar.codes import CODES
 from sgplan.grammar.diagnostics import Diagnostic

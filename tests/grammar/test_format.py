@@ -7,6 +7,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+
 from sgplan.grammar.format import format_document
 from sgplan.grammar.parse import parse
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
-import sgplan.grammar.parse
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.lark import from_lark
 from lark import Lark
+
+import sgplan.grammar.parse
 from sgplan.grammar.ast import Document
 from sgplan.grammar.check import check
 from sgplan.grammar.diagnostics import Diagnostic, Refused

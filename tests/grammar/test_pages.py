@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from sgplan.grammar.check import check_text
 from sgplan.grammar.format import format_document
 from sgplan.grammar.parse import parse

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sgplan.interpreter.events import RootFound
 
+from sgplan.interpreter.events import RootFound
 from tests.gloo.harness import Job, run_job
 
 from .names import FURTHER, REQUIRED

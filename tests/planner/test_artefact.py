@@ -8,6 +8,7 @@ import msgpack
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from sgplan.grammar.diagnostics import Refused
 from sgplan.planner import artefact
 from sgplan.planner.facts import Facts

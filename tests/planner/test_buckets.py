@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+
 from sgplan.planner.buckets import ALIGNMENT, bucket_list
 from sgplan.planner.facts import ParameterFact
 from sgplan.planner.program import Bucket

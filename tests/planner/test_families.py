@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from sgplan.grammar import selectors
 from sgplan.planner.families import FAMILIES, LAYOUT, MEMBERS, families_of, is_layout
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from sgplan.planner.legal import PLACES, RULES
 from sgplan.planner.passes.base import Pass
 from sgplan.planner.pipeline import PASSES

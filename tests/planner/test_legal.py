@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+
 from sgplan.grammar.diagnostics import Refused
 from sgplan.planner import legal
 from sgplan.planner.passes.base import order_faults, with_phase

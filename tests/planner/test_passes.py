@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
 from sgplan.planner.facts import Facts
 from sgplan.planner.pipeline import PASSES
 from sgplan.planner.program_text import format_program, parse_program

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from sgplan.planner.instruction_text import SPELLINGS, format_instruction, parse_instruction
 from sgplan.planner.program import INSTRUCTIONS, Instruction, Program, ReduceStart, Run, Wait
 from sgplan.planner.program_text import format_program, parse_program

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
+
 from sgplan.planner import torch_api
 from sgplan.planner.capture.provenance import input_names, module_path, output_names
 from sgplan.planner.capture.record import ValueNames, record_graph
 from sgplan.planner.facts import GraphFact
-from torch import nn
 
 # Inductor's first import uses parts of torch that torch itself deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+
 from sgplan.grammar.diagnostics import Refused
 from sgplan.planner import safety
 from sgplan.planner.facts import Engine, Path

@@ -8,6 +8,7 @@ import msgpack
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from sgplan.planner.facts import Facts
 from sgplan.planner.pipeline import lower
 from sgplan.planner.program import Program
