@@ -159,7 +159,8 @@ def read_part(path: Path) -> Part:
     try:
         return decode_part(_unpack(path.read_bytes()))
     except (ValueError, TypeError) as fault:
-        _refuse(path, str(fault))
+        why = str(fault) or f"its data ends early or is no msgpack ({type(fault).__name__})"
+        raise Refused([_damaged_part(path, why)]) from fault
 
 
 def write(path: Path, artefact: Artefact) -> None:
@@ -227,6 +228,11 @@ def _decode(body: dict[str, Any]) -> Artefact:
         digests=body["digests"],
         sgplan=body["sgplan"],
     )
+
+
+def _damaged_part(path: Path, why: str) -> Diagnostic:
+    message = f"`{path.name}` of the run folder cannot be read"
+    return Diagnostic("SG1001", message, notes=(why,), help="run the command again")
 
 
 def _refuse(path: Path, why: str) -> NoReturn:
