@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch.fx as fx
 
 from sgplan.planner import torch_api
-from sgplan.planner.capture.insert import OPS_VERSION, insert_ready
+from sgplan.planner.capture.insert import GROUP_BYTES, OPS_VERSION, insert_ready
 from sgplan.planner.capture.once import SideFile, dynamo_digest
 
 Direction = Literal["forward", "backward"]
@@ -58,7 +58,7 @@ class GraphCompiler:
     tag: str = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tag", f"sgplan|{OPS_VERSION}|{self.reductions}")
+        object.__setattr__(self, "tag", f"sgplan|{OPS_VERSION}|{GROUP_BYTES}|{self.reductions}")
 
     def compile(
         self, gm: fx.GraphModule, inputs: Sequence[Any], patches: dict[str, Any], name: str | None

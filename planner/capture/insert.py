@@ -22,7 +22,7 @@ import torch.fx as fx
 from sgplan.planner import torch_api
 
 OPS_VERSION = 1
-GROUP_BYTES = 1 << 20
+GROUP_BYTES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
