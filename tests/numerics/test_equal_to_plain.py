@@ -7,16 +7,25 @@ whole matrix (`slow`) adds the remaining ones, float64, and four ranks.
 from __future__ import annotations
 
 import pytest
+import torch
 
-from .compare import differences, worst_against_largest
+from .compare import Tensors, differences, worst_against_largest
 from .names import FURTHER, REQUIRED
 from .ways import ALL, PLANNED, WAYS, Key, Runs, reduction_counts
 
 pytestmark = [pytest.mark.gloo, pytest.mark.timeout(1800)]
 
 TOLERANCE = 1e-6
-# (way, case) -> why the weights may differ by rounding. Nothing else may.
-REASONS: dict[tuple[str, str], str] = {}
+# (way, case) -> why numbers may differ by rounding. Nothing else may.
+PAST_THE_WRAPPER = "a call past the wrapper is captured too; in the plain run it is eager"
+EAGER_EVALUATION = "the script's evaluation stays eager; the reference compiles it"
+STOCK_IS_EAGER = "stock DDP takes it, on the script's own eager engine; the reference compiles"
+REASONS: dict[tuple[str, str], str] = {
+    ("as written, in graph", "evaluates"): PAST_THE_WRAPPER,
+    ("compiled, by = hooks", "evaluates"): PAST_THE_WRAPPER,
+    ("engine = inductor", "evaluates"): EAGER_EVALUATION,
+    ("engine = inductor", "static_graph"): STOCK_IS_EAGER,
+}
 
 # Cases whose compiled graphs stand for the rest in a quick run.
 QUICK = ("tied_gpt", "resnet_batchnorm", "no_sync", "find_unused", "called_twice", "two_models")
@@ -65,11 +74,11 @@ def test_weights_and_first_gradients_equal_the_plain_run(runs: Runs, way: str, c
     for rank, planned in runs.results(_key(way, case), case):
         for kind in ("gradients", "weights"):
             _check_equal(way, case, plain[rank][kind], planned[kind])
-        if (way, case) not in REASONS:
-            assert planned["losses"] == plain[rank]["losses"]
+        losses = [{"losses": torch.tensor(result["losses"])} for result in (plain[rank], planned)]
+        _check_equal(way, case, *losses)
 
 
-def _check_equal(way: str, case: str, plain: dict, planned: dict) -> None:
+def _check_equal(way: str, case: str, plain: Tensors, planned: Tensors) -> None:
     found = differences(plain, planned)
     if not found:
         return
