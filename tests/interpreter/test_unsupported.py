@@ -37,7 +37,7 @@ def test_deepspeed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_spawning_ranks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     calls: list[tuple[object, ...]] = []
-    spawn = torch.multiprocessing.spawn
+    spawn = vars(torch.multiprocessing)["spawn"]
 
     def start(*arguments: object, **options: object) -> None:
         calls.append(arguments)
