@@ -27,7 +27,8 @@ def _role():
     from importlib.util import module_from_spec, spec_from_file_location
 
     spec = spec_from_file_location("_sgplan_rank", os.path.join(os.path.dirname(_HERE), "rank.py"))
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     rank = module_from_spec(spec)
     spec.loader.exec_module(rank)
     argv = getattr(sys, "orig_argv", None) or [sys.executable, *sys.argv]
@@ -150,8 +151,7 @@ def _main():
     # us from hooking twice, and the set of those that ran from going in circles.
     already = getattr(sys, "_sgplan_chained", None)
     if already is None:
-        already = set()
-        vars(sys)["_sgplan_chained"] = already
+        already = sys._sgplan_chained = set()  # pyright: ignore[reportAttributeAccessIssue]
         if "torch" not in sys.modules:
             sys.meta_path.insert(0, _TorchFinder())
         else:
