@@ -15,13 +15,13 @@ EMPTY = "sgplan 1\n"
 INDUCTOR = "sgplan 1\ncapture { engine = inductor  recompiles = 100 }\n"
 
 
-def plain(script: str, *args: str, folder: Path, nproc: int = 2, timeout: float = 120) -> Job:
+def plain(script: str, *args: str, folder: Path, nproc: int = 2, timeout: float = 240) -> Job:
     """A script by itself, which must end well."""
     return run_job(CASES / script, *args, folder=folder, nproc=nproc, timeout=timeout).ok()
 
 
 def planned(
-    script: str, *args: str, folder: Path, plan: str, nproc: int = 2, timeout: float = 180
+    script: str, *args: str, folder: Path, plan: str, nproc: int = 2, timeout: float = 280
 ) -> Job:
     """A script under a plan, which must end well."""
     return run_job(
