@@ -204,7 +204,7 @@ class Compiling:
 
     def capture(self, module: nn.Module, given: dict[str, Any]) -> Callable[..., Any]:
         """Compile a module in place: its calls, hooks included, become one frame for Dynamo."""
-        compiled = self._compile(torch_api.wrap_inline(module._call_impl), **given)
+        compiled = self._compile(torch_api.wrap_inline(module), **given)
         wish = self._rank.capture_of(self._rank.root_of(module))
         eager_eval = wish.eval == "as_written" and not self.compiles(module)
         call = functools.partial(self._call_whole, compiled)

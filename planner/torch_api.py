@@ -7,9 +7,12 @@ and exercises each. This is the only published contract that imports torch.
 
 from __future__ import annotations
 
+import functools
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -139,11 +142,28 @@ def active_ddp() -> Any:
     return DistributedDataParallel._get_active_ddp_module()
 
 
-def wrap_inline(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A frame around `fn` that Dynamo does not skip (`_dynamo.external_utils.wrap_inline`)."""
+# One code object for each class of modules whose calls are wrapped.
+_frames: weakref.WeakKeyDictionary[type, CodeType] = weakref.WeakKeyDictionary()
+
+
+def wrap_inline(module: torch.nn.Module) -> Callable[..., Any]:
+    """A module's call in a frame that Dynamo does not skip (`_dynamo.external_utils.wrap_inline`).
+
+    Dynamo keeps compiled entries, the recompile limit and what it learnt of varying sizes by code
+    object. Modules of one class share theirs, as they share their `forward`; others do not.
+    """
     from torch._dynamo.external_utils import wrap_inline as wrap
 
-    return wrap(fn)
+    inner = wrap(module._call_impl)
+    assert isinstance(inner, FunctionType)
+    cls = type(module)
+    if cls not in _frames:
+        name = f"{cls.__qualname__}_call_{len(_frames)}"
+        _frames[cls] = inner.__code__.replace(co_name=name, co_qualname=name)
+    own = FunctionType(
+        _frames[cls], inner.__globals__, cls.__qualname__, inner.__defaults__, inner.__closure__
+    )
+    return functools.update_wrapper(own, module._call_impl)
 
 
 def inductor_wrapper() -> type:

@@ -131,7 +131,7 @@ IDS = torch.zeros(2, 6, dtype=torch.long)
 
 def inline(model: nn.Module) -> Callable[..., Any]:
     """How sgplan captures a module: its call behind a frame that Dynamo does not skip."""
-    return torch_api.wrap_inline(model._call_impl)
+    return torch_api.wrap_inline(model)
 
 
 @pytest.fixture(scope="module")

@@ -196,8 +196,16 @@ def test_wrap_inline() -> None:
 
     # The `_call_impl` of a class defined in torch.nn is skipped without the frame around it.
     linear = nn.Linear(3, 2)
-    torch.compile(torch_api.wrap_inline(linear._call_impl), backend=backend)(X)
+    torch.compile(torch_api.wrap_inline(linear), backend=backend)(X)
     assert len(graphs) == 1
+
+
+def test_wrap_inline_shares_what_dynamo_keeps_within_a_class_only() -> None:
+    first, second, other = nn.Linear(3, 2), nn.Linear(3, 2), nn.Bilinear(2, 2, 2)
+    codes = [torch_api.wrap_inline(module).__code__ for module in (first, second, other)]
+    assert codes[0] is codes[1]
+    assert codes[0] is not codes[2]
+    assert codes[0].co_name != codes[2].co_name
 
 
 def test_inductor_wrapper_and_replace_inductor_wrapper(monkeypatch: pytest.MonkeyPatch) -> None:
