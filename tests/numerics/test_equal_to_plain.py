@@ -16,6 +16,8 @@ from .ways import ALL, PLANNED, WAYS, Key, Runs, reduction_counts
 pytestmark = [pytest.mark.gloo, pytest.mark.timeout(1800)]
 
 TOLERANCE = 1e-6
+# A sum of four has an order; a parameter that stays narrow in a float64 run keeps its own rounding.
+FOUR_RANKS = {torch.float64: 1e-12, torch.float32: TOLERANCE}
 # (way, case) -> why numbers may differ by rounding. Nothing else may.
 PAST_THE_WRAPPER = "a call past the wrapper is captured too; in the plain run it is eager"
 EAGER_EVALUATION = "the script's evaluation stays eager; the reference compiles it"
@@ -125,8 +127,9 @@ def test_float64_on_two_ranks_is_bitwise_equal(runs: Runs, way: str, case: str) 
 def test_float64_on_four_ranks_is_within_1e_12(runs: Runs, way: str, case: str) -> None:
     plain = dict(runs.results(Key(_reference(way), 4, "float64"), case))
     for rank, planned in runs.results(Key(way, 4, "float64"), case):
-        found = differences(plain[rank]["weights"], planned["weights"])
-        assert not found or found[0].relative <= 1e-12, str(found[0])
+        weights = planned["weights"]
+        for found in differences(plain[rank]["weights"], weights):
+            assert found.relative <= FOUR_RANKS[weights[found.name].dtype], str(found)
 
 
 @pytest.mark.slow
