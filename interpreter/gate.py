@@ -32,9 +32,6 @@ class Owner:
     reducer: Reducer
     index: int
 
-    def take(self, grad: torch.Tensor) -> torch.Tensor:
-        return self.reducer.take(self.index, grad)
-
 
 # Whether this process has compiled graphs that ask; without any there is nothing to walk for.
 asked = False

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import torch
 
 from sgplan.interpreter import gate
+from sgplan.interpreter.reducer import Reducer
 from sgplan.planner import torch_api
 
 _FLEXIBLE = (torch.Tag.flexible_layout,)  # no copy to force a layout on the gradients
@@ -31,26 +32,27 @@ def _ready(
         strides: the parameters' strides, one after the other.
     """
     owners = gate.owners_of(torch_api.running_node())
-    slots: list[torch.Tensor] = []
+    slots = list(grads)
+    taken: dict[Reducer, list[tuple[int, int]]] = {}
     first = 0
-    for grad, place in zip(grads, inputs, strict=True):
+    for position, (grad, place) in enumerate(zip(grads, inputs, strict=True)):
         owner = owners.get(place)
         if owner is None:
-            slot = torch.empty_strided(
-                grad.shape,
-                strides[first : first + grad.dim()],
-                dtype=grad.dtype,
-                device=grad.device,
-            ).copy_(grad)
+            slots[position] = _copied(grad, strides[first : first + grad.dim()])
         else:
-            slot = owner.take(grad)
-        slots.append(slot)
+            taken.setdefault(owner.reducer, []).append((position, owner.index))
         first += grad.dim()
-    for reducer in {
-        id(owner.reducer): owner.reducer for place in inputs if (owner := owners.get(place))
-    }.values():
-        reducer.advance()
+    for reducer, members in taken.items():
+        indices = [index for _, index in members]
+        views = reducer.take(indices, [grads[position] for position, _ in members])
+        for (position, _), view in zip(members, views, strict=True):
+            slots[position] = view
     return slots
+
+
+def _copied(grad: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
+    copy = torch.empty_strided(grad.shape, strides, dtype=grad.dtype, device=grad.device)
+    return copy.copy_(grad)
 
 
 def _ready_meta(

@@ -151,19 +151,22 @@ class Reducer:
             if self._fresh[owner.index] and not self.parameters[owner.index]._backward_hooks
         }
 
-    def take(self, index: int, grad: torch.Tensor) -> torch.Tensor:
-        """Copy a gradient out of a compiled graph; returns the slot autograd shall accumulate."""
+    def take(self, indices: Sequence[int], grads: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Copy gradients out of a compiled graph; returns the slots autograd shall accumulate."""
         began = perf_counter()
-        view = self._view(index)
+        views = [self._view(index) for index in indices]
         copying = perf_counter()
-        torch.mul(grad, self.scale, out=view)
+        for view, grad in zip(views, grads, strict=True):
+            torch.mul(grad, self.scale, out=view)
         copied = perf_counter()
-        self._in_graph[index] = 1
-        self.taken += 1
-        self._mark(index)
-        slot = view.detach()
+        for index in indices:
+            self._in_graph[index] = 1
+            self._mark(index)
+        self.taken += len(indices)
+        slots = [view.detach() for view in views]
         self.own_seconds += perf_counter() - began - (copied - copying)
-        return slot
+        self.advance()
+        return slots
 
     def accumulated(self, index: int) -> None:
         """AccumulateGrad of a parameter has run, with or without a gradient."""

@@ -24,13 +24,11 @@ class Recorder:
 
     def __init__(self, slot: torch.Tensor) -> None:
         self.slot = slot
-        self.advanced = 0
+        self.taken: list[list[int]] = []
 
-    def take(self, index: int, grad: torch.Tensor) -> torch.Tensor:
-        return self.slot.copy_(grad)
-
-    def advance(self) -> None:
-        self.advanced += 1
+    def take(self, indices: list[int], grads: list[torch.Tensor]) -> list[torch.Tensor]:
+        self.taken.append(indices)
+        return [self.slot.copy_(grad) for grad in grads]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +61,7 @@ def test_a_copy_has_the_parameters_strides_and_not_the_gradients() -> None:
     assert torch.equal(slot, contiguous)
 
 
-def test_an_owner_takes_over_and_advances_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_owner_takes_all_its_gradients_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder: Any = Recorder(torch.zeros(4))
     places = {0: Owner(recorder, 0), 1: Owner(recorder, 1)}
     monkeypatch.setattr(gate, "owners_of", lambda node: places)
@@ -71,7 +69,7 @@ def test_an_owner_takes_over_and_advances_once(monkeypatch: pytest.MonkeyPatch) 
     assert first is not third
     assert first.data_ptr() == second.data_ptr() == recorder.slot.data_ptr()
     assert third.data_ptr() != recorder.slot.data_ptr()
-    assert recorder.advanced == 1
+    assert recorder.taken == [[0, 1]]
 
 
 def test_outside_of_a_backward_nobody_owns() -> None:
