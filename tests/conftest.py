@@ -7,6 +7,7 @@ read like code.
 from __future__ import annotations
 
 import difflib
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,3 +41,18 @@ def _compare(path: Path, text: str) -> None:
             recorded.splitlines(), text.splitlines(), "recorded", "now", lineterm=""
         )
         pytest.fail(f"{path.name} differs:\n" + "\n".join(lines), pytrace=False)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Jobs get signals as at a terminal, also when the tests run under `nohup` or behind `&`.
+
+    Both start a process with signals ignored, and its children inherit that; they do not inherit a
+    handler.
+    """
+    for signum in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(signum) is signal.SIG_IGN:
+            signal.signal(signum, _go_on)
+
+
+def _go_on(signum: int, frame: object) -> None:
+    """What ignoring a signal does."""
