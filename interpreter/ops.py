@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch.library import Library, register_fake
 
 from sgplan.interpreter import gate
 from sgplan.interpreter.reducer import Reducer
 from sgplan.planner import torch_api
 
 _FLEXIBLE = (torch.Tag.flexible_layout,)  # no copy to force a layout on the gradients
-_LIBRARY = torch.library.Library("sgplan", "DEF")
+_LIBRARY = Library("sgplan", "DEF")
 _LIBRARY.define("ready(Tensor[] grads, int[] inputs, int[] strides) -> Tensor[]", tags=_FLEXIBLE)
 
 
@@ -69,4 +70,4 @@ def _ready_meta(
 
 _LIBRARY.impl("ready", _ready, "CPU")
 _LIBRARY.impl("ready", _ready, "CUDA")
-torch.library.register_fake("sgplan::ready", _ready_meta, lib=_LIBRARY)
+register_fake("sgplan::ready", _ready_meta, lib=_LIBRARY)

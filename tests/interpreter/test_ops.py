@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.library import opcheck
 
 from sgplan.interpreter import gate, ops
 from sgplan.interpreter.gate import Owner
@@ -42,7 +43,7 @@ class Recorder:
     ids=["ranks", "channels_last", "transposed", "empty"],
 )
 def test_the_op_keeps_its_contract(grads: tuple[torch.Tensor, ...]) -> None:
-    torch.library.opcheck(READY, arguments(*grads), test_utils=("test_schema", "test_faketensor"))
+    opcheck(READY, arguments(*grads), test_utils=("test_schema", "test_faketensor"))
 
 
 def test_without_an_owner_the_result_is_an_independent_copy() -> None:
