@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch.fx as fx
@@ -61,21 +62,20 @@ class GraphBackend:
         if torch_api.active_ddp() is not None or (root is not None and root.path == "stock"):
             return stock()
         in_graph = root is None or self._rank.sync_of(root).by in ("auto", "in_graph")
-        record = self._recording(root, gm, inputs)
+        record, context = self._recording(root, gm, inputs)
         if self._rank.mode == "plan":
             compiler: Any = InductorRecorder(record)
         else:
             gate.asked = gate.asked or in_graph
-            compiler = GraphCompiler(record, "in_graph" if in_graph else "none")
+            compiler = GraphCompiler(record, "in_graph" if in_graph else "none", context)
         return self._run(compiler, root, gm, inputs, patches, name)
 
     def recorder(self, root: Root) -> Callable[..., Any]:
         """A backend that records a root's graphs as eager runs them, for plan mode."""
 
         def record_only(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
-            return self._run(
-                GraphRecorder(self._recording(root, gm, inputs)), root, gm, inputs, {}, None
-            )
+            record, _ = self._recording(root, gm, inputs)
+            return self._run(GraphRecorder(record), root, gm, inputs, {}, None)
 
         return record_only
 
@@ -98,14 +98,15 @@ class GraphBackend:
             rank.capturing = False
         rank.emit(events.CompileFinished, region, outcome.seconds, outcome.cache, why)
         if root is not None:
-            self._keep(root, outcome)
+            self._keep(root, region, outcome)
         return outcome.call
 
-    def _keep(self, root: Root, outcome: Compiled) -> None:
+    def _keep(self, root: Root, region: str, outcome: Compiled) -> None:
         root.captures += 1
         root.written += [self._decode(wire) for wire in outcome.written]
-        for wire in outcome.graphs or ():
-            fact = self._decode(wire)
+        for wire in outcome.graphs:
+            # A cached record does not know where the script has the region today.
+            fact = replace(self._decode(wire), region=region)
             if any(fact.digest == known.digest for known in root.graphs):
                 continue
             root.graphs.append(fact)
@@ -117,12 +118,6 @@ class GraphBackend:
                 fact.region,
                 len(fact.ops),
             )
-        if outcome.graphs is None:
-            self._rank.once(
-                events.NoteAdded,
-                "capture",
-                f"a graph of `{root.name}` came from a cache without its listing",
-            )
         program = self._rank.lower()
         if any(graph.direction == "backward" for graph in root.graphs):
             self._rank.report(
@@ -131,8 +126,10 @@ class GraphBackend:
 
     def _recording(
         self, root: Root | None, gm: fx.GraphModule, inputs: Sequence[Any]
-    ) -> Callable[..., Any]:
+    ) -> tuple[Callable[..., Any], str]:
+        """What records a graph of a root, and all that the record depends on beside the graph."""
         region, _ = self._region(root)
+        in_graph = root is not None and root.path == "in_graph"
         parameters = self._input_names(root, inputs)
         modules = (
             [] if root is None else [plain_name(name) for name, _ in root.module.named_modules()]
@@ -148,7 +145,7 @@ class GraphBackend:
                     None if place is None else parameters[place]
                     for place in torch_api.gradient_inputs(graph)
                 ]
-                if root is not None and root.path == "in_graph":
+                if in_graph:
                     found = grouped(parameter_gradients(graph, inputs))
                     groups = [[gradient.output for gradient in group] for group in found]
             fact = self._record(
@@ -162,7 +159,7 @@ class GraphBackend:
             )
             return self._encode(fact)
 
-        return record
+        return record, str((in_graph, parameters, names, modules))
 
     def _input_names(self, root: Root | None, inputs: Sequence[Any]) -> list[str | None]:
         known = {} if root is None else {id(p): name for name, p in root.parameters}

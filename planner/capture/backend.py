@@ -30,15 +30,14 @@ class Compiled:
 
     Attributes:
         call: what Dynamo shall call.
-        graphs: recorded graphs in wire form, forward before backward; None on a cache hit whose
-            side file is gone.
+        graphs: recorded graphs in wire form, forward before backward.
         written: the same before Inductor decomposed them, in plan mode.
         seconds: spent here.
         cache: `hit` when nothing was lowered again, else `miss`; `off` in capture only.
     """
 
     call: Callable[..., Any]
-    graphs: list[Any] | None
+    graphs: list[Any]
     seconds: float
     cache: Literal["hit", "miss", "off"]
     written: list[Any] = field(default_factory=list[Any])
@@ -51,25 +50,25 @@ class GraphCompiler:
     Attributes:
         record: turns an ATen graph into plain data (`capture.record`).
         reductions: `in_graph` puts `sgplan.ready` into backward graphs.
+        context: what the record depends on beside the graph, such as names of parameters.
     """
 
     record: RecordGraph
     reductions: Reductions
-    tag: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "tag", f"sgplan|{OPS_VERSION}|{GROUP_BYTES}|{self.reductions}")
+    context: str = ""
 
     def compile(
         self, gm: fx.GraphModule, inputs: Sequence[Any], patches: dict[str, Any], name: str | None
     ) -> Compiled:
         """Lower and compile `gm`.
 
-        The tag goes into the AOT cache key, so that another kind of reductions never reuses this
-        code, and out of the key of each ATen graph, which is keyed by content.
+        A digest of the graph and of what its record depends on goes into the AOT cache key, so that
+        code is never reused for another kind of reductions nor met without its record; it is taken
+        out of the key of each ATen graph, which is keyed by content.
         """
         began = time.perf_counter()
-        digest = dynamo_digest(gm, inputs, f"{self.tag}|{sorted(patches.items())}")
+        kind = (OPS_VERSION, GROUP_BYTES, self.reductions, sorted(patches.items()), self.context)
+        digest = dynamo_digest(gm, inputs, str(kind))
         side = SideFile(Path(torch_api.inductor_cache_dir()) / "sgplan", digest)
         graphs: list[Any] = []
 
@@ -81,18 +80,25 @@ class GraphCompiler:
                     insert_ready(graph, inputs)
                 return torch_api.compile_fx_inner(graph, example, **kwargs)
 
-        with (
-            torch_api.functorch_config(force_non_lazy_backward_lowering=True),
-            torch_api.compiler_config(cache_key_tag=self.tag),
-            side.once(),
-        ):
-            call = torch_api.compile_fx(
-                gm, inputs, inner_compile=inner, config_patches=patches, compile_region_name=name
-            )
+        def compiled(**settings: Any) -> Callable[..., Any]:
+            with torch_api.functorch_config(force_non_lazy_backward_lowering=True, **settings):
+                return torch_api.compile_fx(
+                    gm,
+                    inputs,
+                    inner_compile=inner,
+                    config_patches=patches,
+                    compile_region_name=name,
+                )
+
+        with torch_api.compiler_config(cache_key_tag=f"sgplan|{digest}"), side.once():
+            call = compiled()
+            recorded = graphs or side.read()
+            if recorded is None:  # the code was cached by a process that died before it wrote
+                call = compiled(enable_autograd_cache=False)
+                recorded = graphs
             if graphs:
                 side.write(graphs)
-        seconds = time.perf_counter() - began
-        return Compiled(call, graphs or side.read(), seconds, "miss" if graphs else "hit")
+        return Compiled(call, recorded, time.perf_counter() - began, "miss" if graphs else "hit")
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,13 +22,21 @@ import torch.fx as fx
 
 
 def dynamo_digest(gm: fx.GraphModule, inputs: Sequence[Any], tag: str) -> str:
-    """Digest of a Dynamo graph with the shapes and dtypes it is compiled for (hex)."""
+    """Digest of a Dynamo graph with what it is compiled for and recorded as (hex).
+
+    Sees ops, names and module paths, bodies of higher-order ops included, and shapes and dtypes of
+    the inputs; not the places in source files, so that a moved script meets its cache entries.
+    """
     modes = (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
         torch.is_autocast_enabled("cpu"),
     )
-    text = [tag, torch.__version__, str(modes), gm.print_readable(print_output=False)]
+    text = [tag, torch.__version__, str(modes)]
+    for body in gm.modules():
+        if isinstance(body, fx.GraphModule):
+            text.append(str(body.graph))
+            text += map(_module_stack, body.graph.nodes)
     for value in inputs:
         if isinstance(value, torch.Tensor):
             text.append(
@@ -37,6 +45,10 @@ def dynamo_digest(gm: fx.GraphModule, inputs: Sequence[Any], tag: str) -> str:
         else:
             text.append(str(value))
     return hashlib.sha256("\n".join(text).encode()).hexdigest()
+
+
+def _module_stack(node: fx.Node) -> str:
+    return "/".join(path for path, _ in (node.meta.get("nn_module_stack") or {}).values())
 
 
 class SideFile:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.fx as fx
+from torch import nn
 
 from sgplan.planner.capture.once import SideFile, dynamo_digest
 
@@ -143,6 +144,37 @@ def test_the_digest_sees_what_is_compiled_for() -> None:
     ]
     assert base not in others
     assert len(set(others)) == len(others)
+
+
+def traced(source: str, lines_above: int) -> fx.GraphModule:
+    """The Dynamo graph of a module class whose source stands somewhere in a file."""
+    found: list[fx.GraphModule] = []
+
+    def backend(gm: fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
+        found.append(gm)
+        return gm.forward
+
+    names: dict[str, Any] = {"torch": torch, "nn": nn}
+    exec(compile("\n" * lines_above + source, f"place{lines_above}.py", "exec"), names)
+    torch._dynamo.reset()
+    torch.compile(names["Net"](), backend=backend)(X)
+    return found[0]
+
+
+NET = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.ReLU(), nn.ReLU()
+    def forward(self, x):
+        return self.first(x)
+"""
+
+
+def test_the_digest_of_a_moved_script_is_the_same_and_of_another_module_path_is_not() -> None:
+    base = dynamo_digest(traced(NET, 0), [X], "t")
+    assert dynamo_digest(traced(NET, 3), [X], "t") == base
+    assert dynamo_digest(traced(NET.replace("self.first(", "self.second("), 0), [X], "t") != base
 
 
 def test_the_digest_sees_the_mode_it_is_compiled_in() -> None:
