@@ -1,13 +1,15 @@
 """The other ranks, as far as this one knows them: through the store, never by a collective.
 
-The agreement on every root's contract, who ended its script and when, and whether all run alike.
+The agreement on every root's contract, who ended its script and when, where each is, and whether
+all run alike.
 What is said on the store is in `agree.py` and `likeness.py`; here is what it means for this rank.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -38,6 +40,8 @@ class Peers:
         self._groups: Counter[str] = Counter()
         self._likeness: dict[str, Likeness] = {}
         self.store: torch_api.Store | None = None
+        self._own_connection: torch_api.Store | None = None
+        self._published = ""
 
     # --- before the first reduction --------------------------------------------------------------
 
@@ -87,29 +91,58 @@ class Peers:
             except RuntimeError:
                 self.store = None  # its owner is gone, and with it everybody who could read
 
+    def publish_progress(self) -> None:
+        """Tell the other ranks where this one is, when that changed; from the recording thread.
+
+        Uses a connection of its own: the script may sit in a wait on the shared one.
+        """
+        store = self.store
+        if store is None:
+            return
+        text = f"{self._rank.steps.step} {'backward' if self._rank.in_backward else 'script'}"
+        if text == self._published:
+            return
+        try:
+            if self._own_connection is None:
+                self._own_connection = store.clone()
+            self._own_connection.set(_at_key(self._rank.rank), text)
+        except RuntimeError:
+            self.store = None
+        self._published = text
+
     def lost(self, root: str, error: BaseException) -> BaseException:
-        """What a failed wait means: names the ranks that ended and their steps."""
-        ended = self._ended_ranks()
+        """What a failed wait means: names the ranks that ended or did not come, and their steps."""
+        found = self._loss(root)
+        found = replace(found, notes=(str(error).strip().split("\n")[0],))
+        self._rank.emit(events.DiagnosticRaised, found.to_wire())
+        return RuntimeError(f"sgplan: {found.message}")
+
+    def _loss(self, root: str) -> Diagnostic:
         rank, step = self._rank.rank, self._rank.steps.step + 1
+        batches = "give every rank the same number of batches, or use `join()`"
+        ended = self._others(_ended_key)
         if ended:
             gone = ", ".join(f"rank {rank} ended its script after step {at}" for rank, at in ended)
             fact = f"rank {rank} waits in step {step} for a reduction that cannot come: {gone}"
-            cure = "give every rank the same number of batches, or use `join()`"
-        else:
-            fact = f"rank {rank} waited in vain for a reduction of `{root}` in step {step}"
-            cure = "look at what the other ranks did last (`sgplan show` on the run folder)"
-        notes = (str(error).strip().split("\n")[0],)
-        code = "SG0905" if ended else "SG0904"
-        found = Diagnostic(code, fact, notes=notes, help=cure)
-        self._rank.emit(events.DiagnosticRaised, found.to_wire())
-        return RuntimeError(f"sgplan: {fact}")
+            return Diagnostic("SG0905", fact, help=batches)
+        away = [(rank, at.split()[0]) for rank, at in self._others(_at_key) if "script" in at]
+        if away:
+            where = ", ".join(
+                f"rank {rank} ended step {at} and is in no backward" for rank, at in away
+            )
+            fact = f"rank {rank} waits in step {step} for a reduction that nobody joins: {where}"
+            return Diagnostic("SG0904", fact, help=batches)
+        fact = f"rank {rank} waited in vain for a reduction of `{root}` in step {step}"
+        cure = "look at what the other ranks did last (`sgplan show` on the run folder)"
+        return Diagnostic("SG0904", fact, help=cure)
 
-    def _ended_ranks(self) -> list[tuple[int, str]]:
+    def _others(self, key: Callable[[int], str]) -> list[tuple[int, str]]:
+        """What the other ranks said under a key, as far as the store still answers."""
         found: list[tuple[int, str]] = []
         for rank in range(self._rank.world):
             try:
-                if self.store is not None and self.store.check([_ended_key(rank)]):
-                    found.append((rank, self.store.get(_ended_key(rank)).decode()))
+                if rank != self._rank.rank and self.store and self.store.check([key(rank)]):
+                    found.append((rank, self.store.get(key(rank)).decode()))
             except RuntimeError:
                 return found
         return found
@@ -155,6 +188,11 @@ class Peers:
 
 def _ended_key(rank: int) -> str:
     return f"sgplan/ended/{rank}"
+
+
+def _at_key(rank: int) -> str:
+    """`STEPS backward` or `STEPS script`: steps ended, and where the rank is."""
+    return f"sgplan/at/{rank}"
 
 
 def _not_compared(root: str, error: BaseException) -> Diagnostic:

@@ -86,7 +86,7 @@ class Rank:
         self._pid = os.getpid()
         self.capturing = False  # Dynamo or Inductor is at work
         self.program: Program | None = None
-        self.on_idle: Callable[[], None] | None = None  # set before the recorder opens
+        self.on_idle = self.peers.publish_progress  # changed, if at all, before the recorder opens
 
     # --- reporting -------------------------------------------------------------------------------
 
@@ -281,6 +281,11 @@ class Rank:
         samples = tensor.shape[0] if tensor is not None and tensor.dim() else 0
         self.steps.forward(samples, leading=root is self.leading_root())
         self.steps.own += perf_counter() - began
+
+    @property
+    def in_backward(self) -> bool:
+        """Whether the script's thread is in a backward now."""
+        return self._depth > 0
 
     @contextmanager
     def backward(self, tensors: Sequence[gate.Root], plain: bool) -> Iterator[None]:

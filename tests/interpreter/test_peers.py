@@ -44,6 +44,48 @@ def test_a_wait_in_vain_without_an_end_says_only_that(tmp_path: Path) -> None:
     assert kept.codes() == ["SG0904"]
 
 
+def test_a_wait_in_vain_names_the_ranks_that_are_in_no_backward(tmp_path: Path) -> None:
+    rank, kept, _, store = two_ranks(tmp_path)
+    store.set("sgplan/at/1", "4 script")
+    error = rank.peers.lost("model", RuntimeError("timed out"))
+    assert "rank 1 ended step 4 and is in no backward" in str(error)
+    assert kept.codes() == ["SG0904"]
+
+
+def test_a_wait_in_vain_does_not_blame_a_rank_that_waits_too(tmp_path: Path) -> None:
+    rank, _, _, store = two_ranks(tmp_path)
+    store.set("sgplan/at/0", "0 script")
+    store.set("sgplan/at/1", "0 backward")
+    assert "waited in vain" in str(rank.peers.lost("model", RuntimeError("timed out")))
+
+
+def test_progress_is_published_when_it_changes(tmp_path: Path) -> None:
+    rank, _, _, store = two_ranks(tmp_path)
+    rank.peers.publish_progress()
+    assert store.get("sgplan/at/0") == b"0 script"
+    with rank.backward([], plain=True):
+        rank.peers.publish_progress()
+        assert store.get("sgplan/at/0") == b"0 backward"
+    store.set("sgplan/at/0", "theirs")
+    with rank.backward([], plain=True):
+        rank.peers.publish_progress()
+    assert store.get("sgplan/at/0") == b"theirs"
+
+
+def test_progress_is_silent_before_ddp_and_when_the_store_is_gone(tmp_path: Path) -> None:
+    rank, _, _, _ = two_ranks(tmp_path)
+
+    class Gone:
+        def clone(self) -> Any:
+            raise RuntimeError("connection reset")
+
+    gone: Any = Gone()
+    for store in (None, gone, None):
+        rank.peers.store = store
+        rank.peers.publish_progress()
+    assert rank.peers.store is None
+
+
 def test_the_end_is_published_for_the_others(tmp_path: Path) -> None:
     rank, _, _, store = two_ranks(tmp_path)
     rank.end("returned")
