@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol, TypeVar
 
@@ -155,6 +155,21 @@ class Plan:
     def update_of(self, model: str | None) -> Update:
         """The `update` block that names the model, else the one without `model`, else defaults."""
         return _of_model(self.updates, model, Update())
+
+    def settings(self) -> list[str]:
+        """Every value that is written, as `sync.bucket = 4194304`: bytes and seconds as numbers."""
+        return sorted(
+            f"{block.address}.{name} = {json.dumps(value_to_wire(getattr(block, field_name(name))))}"
+            for block in self._blocks()
+            for name in block.written
+        )
+
+    def _blocks(self) -> Iterator[Block]:
+        for attribute in fields(self):
+            value = getattr(self, attribute.name)
+            for part in value if isinstance(value, tuple) else (value,):
+                if isinstance(part, Block):
+                    yield part
 
 
 def _of_model(

@@ -55,7 +55,7 @@ class PathChosen:
 
 @dataclass(frozen=True, slots=True)
 class FallbackTaken:
-    """Something ran another way than planned; reported once per `what` and `why`, then counted."""
+    """Something ran another way than planned; the summary counts equal ones."""
 
     root: str
     what: str
@@ -175,7 +175,7 @@ class ProgramWritten:
 
 @dataclass(frozen=True, slots=True)
 class ScriptEnded:
-    """The script left: `how` is `returned`, `raised`, `planned` or `refused`."""
+    """The script left: `how` is `returned` (`sys.exit` too), `raised`, `planned` or `refused`."""
 
     how: str
     detail: str

@@ -52,6 +52,7 @@ def contract_text(plan: Plan, facts: Facts, root: RootFact, buckets: Sequence[Bu
     mesh = " ".join(f"{axis}={size}" for axis, size in plan.mesh.axes)
     return [
         f"contract {CONTRACT_VERSION}",
+        *(f"plan {setting}" for setting in plan.settings()),
         f"plan {plan.digest}",
         f"world {facts.world}",
         f"mesh {mesh}",
@@ -69,9 +70,16 @@ def contract_digest(texts: Iterable[Sequence[str]]) -> str:
 
 
 def first_difference(mine: Sequence[str], other: Sequence[str]) -> str:
-    """The first line in which two contracts differ, both values; empty when they are equal."""
+    """The first line in which two contracts differ, both values; empty when they are equal.
+
+    A line that only one of them has stands against nothing.
+    """
     for here, there in zip_longest(mine, other):
         if here != there:
+            if here is not None and here not in other and there in mine:
+                there = None
+            elif there is not None and there not in mine and here in other:
+                here = None
             return f"{_shown(here)} here, {_shown(there)} there"
     return ""
 

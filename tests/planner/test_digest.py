@@ -42,10 +42,12 @@ def test_another_parameter_order_is_named() -> None:
     )
 
 
-def test_another_bucket_size_is_named() -> None:
-    big = replace(plan("sync { bucket = 1KiB  first_bucket = 2KiB }"), digest=SMALL.digest)
-    found = first_difference(contract(facts()), contract(facts(), big))
-    assert found.startswith("`root model with 7 parameters and 3 buckets` here")
+def test_other_buckets_of_one_plan_are_named() -> None:
+    one = facts().roots[0]
+    other = contract_text(SMALL, facts(), one, root_buckets(SMALL, one)[:1])
+    assert first_difference(contract(facts()), other).startswith(
+        "`root model with 7 parameters and"
+    )
 
 
 def test_another_plan_comes_before_all_else() -> None:
@@ -53,8 +55,17 @@ def test_another_plan_comes_before_all_else() -> None:
     assert first_difference(contract(facts()), contract(facts(), other)).startswith("`plan ")
 
 
+def test_the_setting_that_differs_is_named() -> None:
+    other = plan("sync { bucket = 1KiB  first_bucket = 2KiB }")
+    assert first_difference(contract(facts()), contract(facts(), other)) == (
+        "`plan sync.first_bucket = 1024` here, `plan sync.first_bucket = 2048` there"
+    )
+
+
 def test_a_missing_line_is_nothing() -> None:
     assert first_difference(["a"], ["a", "b"]) == "nothing here, `b` there"
+    assert first_difference(["a", "b", "c"], ["a", "c"]) == "`b` here, nothing there"
+    assert first_difference(["a", "c"], ["a", "b", "c"]) == "nothing here, `b` there"
 
 
 def test_equal_contracts_have_no_difference() -> None:
