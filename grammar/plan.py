@@ -159,7 +159,7 @@ class Plan:
     def settings(self) -> list[str]:
         """Every value that is written, as `sync.bucket = 4194304`: bytes and seconds as numbers."""
         return sorted(
-            f"{block.address}.{name} = {json.dumps(value_to_wire(getattr(block, field_name(name))))}"
+            f"{block.address}.{name} = {_json(getattr(block, field_name(name)))}"
             for block in self._blocks()
             for name in block.written
         )
@@ -237,6 +237,10 @@ def _by_place(blocks: Iterable[Block]) -> dict[str, Any]:
         else:
             places[many] = (*places.get(many, ()), block)
     return places
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value_to_wire(value))
 
 
 _PLACES = ("span", "written")
