@@ -44,6 +44,8 @@ __all__ = [
     "gradient_inputs",
     "grads_accumulator",
     "graph_break_error",
+    "graph_cache_enabled",
+    "graph_cache_hits",
     "graph_fake_mode",
     "group_timeout",
     "inductor_cache_dir",
@@ -216,6 +218,18 @@ def inductor_cache_dir() -> str:
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
     return cache_dir()
+
+
+def graph_cache_enabled() -> bool:
+    """Whether compiled ATen graphs are kept on this host (`_inductor.config.fx_graph_cache`)."""
+    from torch._inductor import config
+
+    return bool(config.fx_graph_cache) and not config.force_disable_caches
+
+
+def graph_cache_hits() -> int:
+    """ATen graphs of this process that came from that cache (`counters["inductor"]`)."""
+    return dynamo_counters()["inductor"]["fxgraph_cache_hit"]
 
 
 def capture_only(

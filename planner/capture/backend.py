@@ -7,6 +7,7 @@ side file when Inductor's cache already holds the compiled code.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -71,16 +72,23 @@ class GraphCompiler:
         digest = dynamo_digest(gm, inputs, str(kind))
         side = SideFile(Path(torch_api.inductor_cache_dir()) / "sgplan", digest)
         graphs: list[Any] = []
+        met = 0
 
         def inner(graph: fx.GraphModule, example: Sequence[Any], **kwargs: Any) -> Any:
+            nonlocal met
             direction: Direction = "backward" if kwargs.get("is_backward") else "forward"
             graphs.append(self.record(graph, direction, inputs))
-            with torch_api.compiler_config(cache_key_tag=""):
-                if direction == "backward" and self.reductions == "in_graph":
-                    insert_ready(graph, inputs)
-                return torch_api.compile_fx_inner(graph, example, **kwargs)
+            if direction == "backward" and self.reductions == "in_graph":
+                insert_ready(graph, inputs)
+            cached = torch_api.graph_cache_enabled()
+            alone = side.turn(len(graphs)) if cached else contextlib.nullcontext()
+            with torch_api.compiler_config(cache_key_tag=""), alone:
+                hits = torch_api.graph_cache_hits()
+                compiled = torch_api.compile_fx_inner(graph, example, **kwargs)
+                met += torch_api.graph_cache_hits() - hits
+                return compiled
 
-        def compiled(**settings: Any) -> Callable[..., Any]:
+        def whole(**settings: Any) -> Callable[..., Any]:
             with torch_api.functorch_config(force_non_lazy_backward_lowering=True, **settings):
                 return torch_api.compile_fx(
                     gm,
@@ -90,15 +98,16 @@ class GraphCompiler:
                     compile_region_name=name,
                 )
 
-        with torch_api.compiler_config(cache_key_tag=f"sgplan|{digest}"), side.once():
-            call = compiled()
+        with torch_api.compiler_config(cache_key_tag=f"sgplan|{digest}"):
+            call = whole()
             recorded = graphs or side.read()
             if recorded is None:  # the code was cached by a process that died before it wrote
-                call = compiled(enable_autograd_cache=False)
+                call = whole(enable_autograd_cache=False)
                 recorded = graphs
             if graphs:
                 side.write(graphs)
-        return Compiled(call, recorded, time.perf_counter() - began, "miss" if graphs else "hit")
+        cache = "hit" if met == len(graphs) else "miss"
+        return Compiled(call, recorded, time.perf_counter() - began, cache)
 
 
 @dataclass(frozen=True, slots=True)

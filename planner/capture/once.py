@@ -1,6 +1,6 @@
 """One compile per host: the first rank compiles a graph, the others wait for its cache entry.
 
-A file lock in the shared cache folder, keyed by the graph's digest. The kernel releases it when its
+File locks in the shared cache folder, keyed by the graph's digest. The kernel releases it when its
 owner dies, so no timeout and no message is needed; ranks with different graphs never wait for each
 other. The lock needs a local file system. What was captured is left in a side file beside the lock,
 because a cache hit does not show the graphs again.
@@ -56,19 +56,18 @@ class SideFile:
 
     def __init__(self, folder: Path, digest: str) -> None:
         self.path = folder / f"{digest}.msgpack"
-        self._lock = folder / f"{digest}.lock"
 
     @contextlib.contextmanager
-    def once(self) -> Iterator[None]:
+    def turn(self, number: int) -> Iterator[None]:
         """Alone for the first rank, together for the ranks that waited for it.
 
-        When the side file is there already the cache entry is too: nobody waits.
+        Args:
+            number: of the ATen graph within this compile; each has a lock of its own, so that the
+                others trace the next graph while the first rank still compiles.
         """
-        if self.path.exists():
-            yield
-            return
-        self._lock.parent.mkdir(parents=True, exist_ok=True)
-        with open(self._lock, "a") as lock:
+        path = self.path.with_suffix(f".{number}.lock")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -115,6 +115,7 @@ def test_code_whose_record_is_gone_is_recorded_again(cache: Path) -> None:
     for path in (cache / "sgplan").glob("*.msgpack"):
         path.unlink()
     (again,) = Trained(GraphCompiler(record, "none")).outcomes
+    assert again.cache == "hit"
     assert again.graphs == first.graphs
     (third,) = Trained(GraphCompiler(record, "none")).outcomes
     assert third.graphs == first.graphs

@@ -20,7 +20,7 @@ SPAWN = multiprocessing.get_context("fork")
 def compiled(folder: Path, log: list[str], name: str, graph: list[str]) -> None:
     """What a rank does: compile when nobody has."""
     side = SideFile(folder, "digest")
-    with side.once():
+    with side.turn(1):
         if side.read() is None:
             log.append(f"{name} compiles")
             time.sleep(0.2)
@@ -59,18 +59,17 @@ def test_the_first_compiles_and_the_others_read(tmp_path: Path) -> None:
     assert len([line for line in log if line.endswith("reads")]) == 2
 
 
-def test_nobody_waits_when_the_side_file_is_there(tmp_path: Path) -> None:
-    SideFile(tmp_path, "digest").write([])
-    with SideFile(tmp_path, "digest").once(), SideFile(tmp_path, "digest").once():
+def test_the_next_graph_is_free_while_one_is_compiled(tmp_path: Path) -> None:
+    with SideFile(tmp_path, "digest").turn(1), SideFile(tmp_path, "digest").turn(2):
         pass
 
 
 def test_ranks_with_other_graphs_do_not_wait(tmp_path: Path) -> None:
-    with SideFile(tmp_path, "one").once():
+    with SideFile(tmp_path, "one").turn(1):
         done: list[bool] = []
 
         def other() -> None:
-            with SideFile(tmp_path, "other").once():
+            with SideFile(tmp_path, "other").turn(1):
                 done.append(True)
 
         thread = threading.Thread(target=other)
@@ -80,7 +79,7 @@ def test_ranks_with_other_graphs_do_not_wait(tmp_path: Path) -> None:
 
 
 def _dies_while_compiling(folder: Path, holding: Any) -> None:
-    with SideFile(folder, "digest").once():
+    with SideFile(folder, "digest").turn(1):
         holding.set()
         time.sleep(30)
 
@@ -104,7 +103,7 @@ def test_a_leader_that_dies_lets_the_next_one_compile(tmp_path: Path) -> None:
 
 def test_an_error_while_compiling_frees_the_lock(tmp_path: Path) -> None:
     try:
-        with SideFile(tmp_path, "digest").once():
+        with SideFile(tmp_path, "digest").turn(1):
             raise RuntimeError("compile error")
     except RuntimeError:
         pass

@@ -253,6 +253,23 @@ def test_inductor_cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert torch_api.inductor_cache_dir() == str(tmp_path)
 
 
+def test_graph_cache_enabled_and_graph_cache_hits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._inductor import config
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    assert torch_api.graph_cache_enabled()
+    with config.patch(force_disable_caches=True):
+        assert not torch_api.graph_cache_enabled()
+    before = torch_api.graph_cache_hits()
+    for _ in range(2):
+        torch._dynamo.reset()
+        with torch_api.functorch_config(enable_autograd_cache=False):
+            torch.compile(torch.sin)(torch.ones(3))
+    assert torch_api.graph_cache_hits() == before + 1
+
+
 def test_capture_only() -> None:
     captured = Captured(Net(), X)
     assert len(captured.graphs) == 2
