@@ -28,18 +28,21 @@ class AccumulateHooks:
     Args:
         parameters: by index.
         listener: told the index.
+
+    Attributes:
+        nodes: of the parameters, by index.
     """
 
     def __init__(self, parameters: Sequence[torch.Tensor], listener: Listener) -> None:
-        self._nodes = [torch_api.grads_accumulator(p) for p in parameters]
+        self.nodes = [torch_api.grads_accumulator(p) for p in parameters]
         owner = weakref.ref(listener)
-        self._handles = [node.register_hook(_hook(owner, i)) for i, node in enumerate(self._nodes)]
+        self._handles = [node.register_hook(_hook(owner, i)) for i, node in enumerate(self.nodes)]
 
     def remove(self) -> None:
         """Nobody is told any more."""
         for handle in self._handles:
             handle.remove()
-        self._nodes.clear()
+        self.nodes.clear()
 
 
 def _hook(owner: weakref.ref[Listener], index: int) -> Callable[[Any, Any], None]:

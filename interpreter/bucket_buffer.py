@@ -19,6 +19,7 @@ class BucketBuffer:
         bucket: its layout.
         flat: the buffer, `bucket.numel` elements; the padding is zero and stays zero.
         views: one for each slot, in slot order, in the parameter's strides.
+        pointers: of the views' memory.
         missing: gradients that are not in the buffer yet.
         work: the running reduction, None before and after.
         wire: the buffer in the wire's dtype while it is in use.
@@ -31,6 +32,7 @@ class BucketBuffer:
         "bucket",
         "flat",
         "missing",
+        "pointers",
         "views",
         "wire",
         "work",
@@ -45,6 +47,7 @@ class BucketBuffer:
         self.wire: torch.Tensor | None = None
         self.flat = torch.empty(0)
         self.views: list[torch.Tensor] = []
+        self.pointers: list[int] = []
         self._own_uses = 0
 
     def await_gradients(self) -> None:
@@ -59,6 +62,7 @@ class BucketBuffer:
             return
         self.flat = torch.zeros(self.bucket.numel, dtype=self._dtype, device=self._device)
         self.views = [self.flat.as_strided(s.shape, s.strides, s.offset) for s in self.bucket.slots]
+        self.pointers = [view.data_ptr() for view in self.views]
         self._own_uses = torch_api.storage_uses(self.flat)
 
     @property

@@ -9,7 +9,8 @@ through hooks, parameter by parameter, over the same buckets.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import ChainMap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -46,16 +47,16 @@ def owners_of(node: Any) -> Mapping[int, Owner]:
 
 
 @contextmanager
-def opened(roots: Iterable[Root], owner_of: Mapping[int, Owner]) -> Iterator[None]:
+def opened(roots: Iterable[Root], reducers: Sequence[Reducer]) -> Iterator[None]:
     """Hold the gate open for one backward.
 
     Args:
         roots: the tensors or gradient edges `backward` was called on.
-        owner_of: `id(parameter)` -> owner, for the parameters that could be taken over.
+        reducers: those that take gradients over in it.
     """
     global _open
     before = _open
-    _open = _allowed(roots, owner_of)
+    _open = _allowed(roots, reducers)
     try:
         yield
     finally:
@@ -66,24 +67,26 @@ def _node_of(root: Root) -> Any:
     return root.grad_fn if isinstance(root, torch.Tensor) else root.node
 
 
-def _allowed(roots: Iterable[Root], owner_of: Mapping[int, Owner]) -> dict[Any, dict[int, Owner]]:
-    """Walk the autograd graph once; 25 us for a model in one compiled node."""
-    edges: dict[Any, list[tuple[Any, int]]] = {}
+def _allowed(roots: Iterable[Root], reducers: Sequence[Reducer]) -> dict[Any, dict[int, Owner]]:
+    """Walk the autograd graph once, down to the parameters of these reducers."""
+    owner_of: Mapping[Any, Owner] = ChainMap(*[reducer.owner_of for reducer in reducers])
+    if len(reducers) == 1:
+        owner_of = reducers[0].owner_of
+    edges: dict[Any, tuple[Any, int] | None] = {}  # None where the gate stays closed
     stack = [node for root in roots if (node := _node_of(root)) is not None]
     seen = set(stack)
     while stack:
         node = stack.pop()
+        compiled = torch_api.compiled_node(node)
         for place, (after, _) in enumerate(node.next_functions):
-            if after is None:
-                continue
-            if type(after).__name__ == "AccumulateGrad":
-                edges.setdefault(after, []).append((node, place))
-            elif after not in seen:
+            if after in owner_of:
+                edges[after] = (node, place) if compiled and after not in edges else None
+            elif after is not None and after not in seen:
                 seen.add(after)
                 stack.append(after)
     allowed: dict[Any, dict[int, Owner]] = {}
-    for leaf, into in edges.items():
-        owner = owner_of.get(id(leaf.variable))
-        if owner is not None and len(into) == 1 and torch_api.compiled_node(into[0][0]):
-            allowed.setdefault(into[0][0], {})[into[0][1]] = owner
+    for leaf, edge in edges.items():
+        owner = owner_of[leaf]
+        if edge is not None and owner.reducer.can_take(owner.index):
+            allowed.setdefault(edge[0], {})[edge[1]] = owner
     return allowed

@@ -13,7 +13,7 @@ import resource
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -303,21 +303,18 @@ class Rank:
             self._expect = None
         began = perf_counter()
         armed = [reducer for reducer in self._reducers.values() if reducer.armed]
-        takers: dict[int, gate.Owner] = {}
         for reducer in armed:
             reducer.begin_backward()
-            if gate.asked and plain and not torch_api.compiled_autograd_enabled():
-                takers |= reducer.could_take()
-        self._depth += 1
-        self.steps.own += perf_counter() - began
-        try:
-            if takers:
-                with gate.opened(tensors, takers):
-                    yield
-            else:
+        takers: list[Reducer] = []
+        if gate.asked and plain and not torch_api.compiled_autograd_enabled():
+            takers = [reducer for reducer in armed if reducer.takes_over]
+        with gate.opened(tensors, takers) if takers else nullcontext():
+            self._depth += 1
+            self.steps.own += perf_counter() - began
+            try:
                 yield
-        finally:
-            self._depth -= 1
+            finally:
+                self._depth -= 1
         self._backward_done(tensors, armed)
 
     def _backward_done(self, tensors: Sequence[gate.Root], armed: list[Reducer]) -> None:

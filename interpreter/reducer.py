@@ -40,13 +40,18 @@ _TWICE = (
 )
 
 
+def _scale(world: int) -> torch.Tensor:
+    """1 / world as stock DDP multiplies by it; a tensor, because a Python float costs a new one."""
+    return torch.tensor(1.0 / world, dtype=torch.float64)
+
+
 class Reducer:
     """Reduces the gradients of one root by its program."""
 
     def __init__(self, setup: ReducerSetup) -> None:
         self.setup = setup
         self.parameters = list(setup.parameters)
-        self.scale = 1.0 / dist.get_world_size(setup.group)
+        self.scale = _scale(dist.get_world_size(setup.group))
         self.timeout = None if setup.timeout is None else timedelta(seconds=setup.timeout)
         self.buffers = {b.name: self._buffer_of(b) for b in setup.buckets}
         self._place: list[tuple[BucketBuffer, int]] = [(None, 0)] * len(self.parameters)  # pyright: ignore[reportAttributeAccessIssue]
@@ -67,7 +72,7 @@ class Reducer:
         self._small = [p.numel() <= SMALL for p in self.parameters]
         self._reset()
         self._hooks = AccumulateHooks(self.parameters, self)
-        self.owner_of = {id(p): Owner(self, index) for index, p in enumerate(self.parameters)}
+        self.owner_of = {n: Owner(self, index) for index, n in enumerate(self._hooks.nodes)}
 
     def _buffer_of(self, bucket: Bucket) -> BucketBuffer:
         device = self.parameters[bucket.slots[0].index].device
@@ -141,15 +146,14 @@ class Reducer:
             [p.grad is None and not p._post_accumulate_grad_hooks for p in self.parameters]
         )
 
-    def could_take(self) -> dict[int, Owner]:
-        """Parameters whose gradient a compiled graph may take over in this backward."""
-        if not (self.armed and self.setup.in_graph) or self.setup.find_unused:
-            return {}
-        return {
-            key: owner
-            for key, owner in self.owner_of.items()
-            if self._fresh[owner.index] and not self.parameters[owner.index]._backward_hooks
-        }
+    @property
+    def takes_over(self) -> bool:
+        """Whether compiled graphs may hand gradients to it in this backward."""
+        return self.armed and self.setup.in_graph and not self.setup.find_unused
+
+    def can_take(self, index: int) -> bool:
+        """Whether nobody looks at this parameter's gradient before the reduction is done."""
+        return bool(self._fresh[index]) and not self.parameters[index]._backward_hooks
 
     def take(self, indices: Sequence[int], grads: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Copy gradients out of a compiled graph; returns the slots autograd shall accumulate."""
@@ -223,8 +227,7 @@ class Reducer:
         self._later.clear()
         if targets:
             torch_api.copy_all(targets, sources)
-            if self.scale != 1.0:
-                torch_api.scale_all(targets, self.scale)
+            torch_api.scale_all(targets, self.scale)
 
     def _gradient(self, index: int) -> torch.Tensor | None:
         grad = self.parameters[index].grad
@@ -309,7 +312,8 @@ class Reducer:
         for buffer in self.buffers.values():
             targets: list[torch.Tensor] = []
             sources: list[torch.Tensor] = []
-            for slot, view in zip(buffer.bucket.slots, buffer.views, strict=True):
+            slots = zip(buffer.bucket.slots, buffer.views, buffer.pointers, strict=True)
+            for slot, view, pointer in slots:
                 index = slot.index
                 if used is not None and not used[index]:
                     continue
@@ -317,7 +321,7 @@ class Reducer:
                 grad = parameter.grad
                 if grad is None:
                     parameter.grad = view.detach()
-                elif self._in_graph[index] and grad.data_ptr() == view.data_ptr():
+                elif self._in_graph[index] and grad.data_ptr() == pointer:
                     continue
                 elif self._fresh[index]:
                     parameter.grad = view.detach()

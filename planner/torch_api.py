@@ -100,8 +100,8 @@ def copy_all(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
     torch._foreach_copy_(targets, sources)  # pyright: ignore[reportPrivateImportUsage]
 
 
-def scale_all(tensors: list[torch.Tensor], factor: float) -> None:
-    """Multiply each tensor in place, in one call (`torch._foreach_mul_`)."""
+def scale_all(tensors: list[torch.Tensor], factor: torch.Tensor) -> None:
+    """Multiply each tensor in place by a 0-dim one, in one call (`torch._foreach_mul_`)."""
     torch._foreach_mul_(tensors, factor)  # pyright: ignore[reportPrivateImportUsage]
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
@@ -12,19 +13,21 @@ from sgplan.planner import torch_api
 
 
 class Taker:
-    """Stands for a reducer, which the gate only hands on."""
+    """Stands for a reducer that takes over what the gate allows."""
 
-    def __init__(self) -> None:
-        self.taken: list[int] = []
+    def __init__(self, parameters: Sequence[torch.Tensor], looked_at: Collection[int]) -> None:
+        this: Any = self
+        self.owner_of = {
+            torch_api.grads_accumulator(p): Owner(this, index) for index, p in enumerate(parameters)
+        }
+        self.looked_at = looked_at
 
-    def take(self, index: int, grad: torch.Tensor) -> torch.Tensor:
-        self.taken.append(index)
-        return grad
+    def can_take(self, index: int) -> bool:
+        return index not in self.looked_at
 
 
-def owners(*parameters: torch.Tensor) -> dict[int, Owner]:
-    taker: Any = Taker()
-    return {id(p): Owner(taker, index) for index, p in enumerate(parameters)}
+def takers(*parameters: torch.Tensor, looked_at: Collection[int] = ()) -> list[Any]:
+    return [Taker(parameters, looked_at)]
 
 
 def compiled(module: nn.Module) -> Any:
@@ -43,7 +46,7 @@ X = torch.ones(4, 3)
 
 def allowed(*roots: torch.Tensor, of: nn.Module) -> set[int]:
     """Indices of the parameters a compiled node may hand over."""
-    found = gate._allowed(roots, owners(*of.parameters()))
+    found = gate._allowed(roots, takers(*of.parameters()))
     return {owner.index for places in found.values() for owner in places.values()}
 
 
@@ -72,25 +75,38 @@ def test_two_roots_of_one_backward_are_walked_together(linear: nn.Linear) -> Non
 
 def test_parameters_nobody_offered_are_not_allowed(linear: nn.Linear) -> None:
     loss = compiled(linear)(X).sum()
-    assert gate._allowed([loss], owners(linear.bias)).popitem()[1].popitem()[1].index == 0
-    assert gate._allowed([loss], {}) == {}
+    assert gate._allowed([loss], takers(linear.bias)).popitem()[1].popitem()[1].index == 0
+    assert gate._allowed([loss], []) == {}
+
+
+def test_a_gradient_somebody_looks_at_is_not_allowed(linear: nn.Linear) -> None:
+    loss = compiled(linear)(X).sum()
+    (places,) = gate._allowed([loss], takers(*linear.parameters(), looked_at=[0])).values()
+    assert [owner.index for owner in places.values()] == [1]
+
+
+def test_parameters_of_two_reducers_are_allowed_together(linear: nn.Linear) -> None:
+    loss = compiled(linear)(X).sum()
+    both = takers(linear.weight) + takers(linear.bias)
+    (places,) = gate._allowed([loss], both).values()
+    assert {owner.reducer for owner in places.values()} == set(both)
 
 
 def test_places_count_from_the_nodes_own_inputs(linear: nn.Linear) -> None:
     loss = compiled(linear)(X).sum()
-    ((node, places),) = gate._allowed([loss], owners(*linear.parameters())).items()
+    ((node, places),) = gate._allowed([loss], takers(*linear.parameters())).items()
     assert torch_api.compiled_node(node)
     for place, owner in places.items():
         assert node.next_functions[place][0].variable is list(linear.parameters())[owner.index]
 
 
 def test_a_root_without_a_graph_is_no_edge() -> None:
-    assert gate._allowed([torch.ones(1)], {}) == {}
+    assert gate._allowed([torch.ones(1)], []) == {}
 
 
 def test_the_gate_is_closed_outside_and_after(linear: nn.Linear) -> None:
     loss = compiled(linear)(X).sum()
-    with gate.opened([loss], owners(*linear.parameters())):
+    with gate.opened([loss], takers(*linear.parameters())):
         (node,) = gate._open
         assert len(gate.owners_of(node)) == 2
     assert gate.owners_of(node) == {}
@@ -99,16 +115,16 @@ def test_the_gate_is_closed_outside_and_after(linear: nn.Linear) -> None:
 
 def test_an_error_inside_closes_it(linear: nn.Linear) -> None:
     loss = compiled(linear)(X).sum()
-    with pytest.raises(ValueError, match="script"), gate.opened([loss], owners(linear.weight)):
+    with pytest.raises(ValueError, match="script"), gate.opened([loss], takers(linear.weight)):
         raise ValueError("the script's")
     assert gate._open == {}
 
 
 def test_a_backward_inside_a_backward_has_its_own_gate(linear: nn.Linear) -> None:
     outer, inner = compiled(linear)(X).sum(), compiled(linear)(X).sum()
-    with gate.opened([outer], owners(*linear.parameters())):
+    with gate.opened([outer], takers(*linear.parameters())):
         (first,) = gate._open
-        with gate.opened([inner], {}):
+        with gate.opened([inner], []):
             assert gate.owners_of(first) == {}
         assert len(gate.owners_of(first)) == 2
 

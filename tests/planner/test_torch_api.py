@@ -134,7 +134,7 @@ def test_copy_all() -> None:
 
 def test_scale_all() -> None:
     tensors = [torch.ones(2), torch.ones(3)]
-    torch_api.scale_all(tensors, 0.5)
+    torch_api.scale_all(tensors, torch.tensor(0.5, dtype=torch.float64))
     assert all(tensor.eq(0.5).all() for tensor in tensors)
 
 
