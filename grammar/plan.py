@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from sgplan.grammar.clauses import (
     CLASS_OF,
@@ -167,9 +167,8 @@ class Plan:
     def _blocks(self) -> Iterator[Block]:
         for attribute in fields(self):
             value = getattr(self, attribute.name)
-            for part in value if isinstance(value, tuple) else (value,):
-                if isinstance(part, Block):
-                    yield part
+            parts = cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,)
+            yield from (part for part in parts if isinstance(part, Block))
 
 
 def _of_model(

@@ -103,9 +103,9 @@ class Peers:
         if text == self._published:
             return
         try:
-            if self._own_connection is None:
-                self._own_connection = store.clone()
-            self._own_connection.set(_at_key(self._rank.rank), text)
+            own = self._own_connection or torch_api.own_connection(store)
+            own.set(_at_key(self._rank.rank), text)
+            self._own_connection = own
         except RuntimeError:
             self.store = None
         self._published = text

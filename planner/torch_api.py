@@ -53,6 +53,7 @@ __all__ = [
     "input_source",
     "is_saved",
     "optimize_ddp_mode",
+    "own_connection",
     "plain_input",
     "plain_output",
     "queue_callback",
@@ -120,6 +121,11 @@ def default_group() -> dist.ProcessGroup:
 def default_store() -> Store:
     """The store of the default process group (`distributed_c10d._get_default_store`)."""
     return dist.distributed_c10d._get_default_store()
+
+
+def own_connection(store: Store) -> Store:
+    """The same store over a connection of its own (`Store.clone`); no wait elsewhere blocks it."""
+    return store.clone()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def group_timeout(group: dist.ProcessGroup) -> float:

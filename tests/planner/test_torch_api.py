@@ -152,6 +152,12 @@ def test_default_store(group: None) -> None:
     assert isinstance(torch_api.default_store(), torch_api.Store)
 
 
+def test_own_connection(group: None) -> None:
+    shared = torch_api.default_store()
+    torch_api.own_connection(shared).set("key", "value")
+    assert shared.get("key") == b"value"
+
+
 def test_default_group(group: None) -> None:
     assert torch_api.default_group() is dist.group.WORLD
 
