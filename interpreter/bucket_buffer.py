@@ -21,6 +21,7 @@ class BucketBuffer:
         views: one for each slot, in slot order, in the parameter's strides.
         pointers: of the views' memory.
         missing: gradients that are not in the buffer yet.
+        handed: gradients among the others that a compiled graph handed over.
         work: the running reduction, None before and after.
         wire: the buffer in the wire's dtype while it is in use.
     """
@@ -31,6 +32,7 @@ class BucketBuffer:
         "_own_uses",
         "bucket",
         "flat",
+        "handed",
         "missing",
         "pointers",
         "views",
@@ -43,6 +45,7 @@ class BucketBuffer:
         self._dtype = dtype
         self._device = device
         self.missing = len(bucket.slots)
+        self.handed = 0
         self.work: torch.distributed.Work | None = None
         self.wire: torch.Tensor | None = None
         self.flat = torch.empty(0)
@@ -53,6 +56,7 @@ class BucketBuffer:
     def await_gradients(self) -> None:
         """A reduction is armed: every gradient is missing."""
         self.missing = len(self.bucket.slots)
+        self.handed = 0
         self.work = None
         self.wire = None
 
@@ -64,6 +68,17 @@ class BucketBuffer:
         self.views = [self.flat.as_strided(s.shape, s.strides, s.offset) for s in self.bucket.slots]
         self.pointers = [view.data_ptr() for view in self.views]
         self._own_uses = torch_api.storage_uses(self.flat)
+
+    @property
+    def in_graph(self) -> bool:
+        """Whether compiled graphs handed over every gradient."""
+        return self.handed == len(self.bucket.slots)
+
+    @property
+    def all_taken(self) -> bool:
+        """Whether every slot that was handed out is some tensor's memory now, so some `.grad`'s."""
+        uses = torch_api.storage_uses(self.flat)
+        return self.in_graph and uses == self._own_uses + len(self.bucket.slots)
 
     @property
     def sent(self) -> torch.Tensor:

@@ -9,7 +9,7 @@ through hooks, parameter by parameter, over the same buckets.
 
 from __future__ import annotations
 
-from collections import ChainMap
+from collections import ChainMap, Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Root = torch.Tensor | GradientEdge
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Owner:
     """The reducer that takes a gradient over, and the parameter's index in it."""
 
@@ -72,21 +72,30 @@ def _allowed(roots: Iterable[Root], reducers: Sequence[Reducer]) -> dict[Any, di
     owner_of: Mapping[Any, Owner] = ChainMap(*[reducer.owner_of for reducer in reducers])
     if len(reducers) == 1:
         owner_of = reducers[0].owner_of
-    edges: dict[Any, tuple[Any, int] | None] = {}  # None where the gate stays closed
+    allowed: dict[Any, dict[int, Owner]] = {}
+    edges: Counter[Owner] = Counter()
     stack = [node for root in roots if (node := _node_of(root)) is not None]
     seen = set(stack)
     while stack:
         node = stack.pop()
-        compiled = torch_api.compiled_node(node)
-        for place, (after, _) in enumerate(node.next_functions):
-            if after in owner_of:
-                edges[after] = (node, place) if compiled and after not in edges else None
-            elif after is not None and after not in seen:
-                seen.add(after)
-                stack.append(after)
-    allowed: dict[Any, dict[int, Owner]] = {}
-    for leaf, edge in edges.items():
-        owner = owner_of[leaf]
-        if edge is not None and owner.reducer.can_take(owner.index):
-            allowed.setdefault(edge[0], {})[edge[1]] = owner
-    return allowed
+        after = node.next_functions
+        owners = {p: owner for p, (n, _) in enumerate(after) if (owner := owner_of.get(n))}
+        if owners:
+            edges.update(owners.values())
+            if torch_api.compiled_node(node):
+                allowed[node] = owners
+        if len(owners) < len(after):
+            further = {n for n, _ in after if n is not None and n not in owner_of} - seen
+            seen |= further
+            stack += further
+    if all(reducer.all_free for reducer in reducers) and edges.total() == len(edges):
+        return allowed
+    return {node: _open_ones(owners, edges) for node, owners in allowed.items()}
+
+
+def _open_ones(owners: Mapping[int, Owner], edges: Counter[Owner]) -> dict[int, Owner]:
+    return {
+        place: owner
+        for place, owner in owners.items()
+        if edges[owner] == 1 and owner.reducer.can_take(owner.index)
+    }

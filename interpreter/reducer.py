@@ -83,6 +83,7 @@ class Reducer:
         self._ready = bytearray(count)
         self._in_graph = bytearray(count)
         self._fresh = bytearray(count)
+        self.all_free = False  # whether `can_take` holds for every parameter
         self._missing = count
         self._opened = False
         self._later: list[int] = []
@@ -145,6 +146,7 @@ class Reducer:
         self._fresh = bytearray(
             [p.grad is None and not p._post_accumulate_grad_hooks for p in self.parameters]
         )
+        self.all_free = all(self._fresh) and not any(p._backward_hooks for p in self.parameters)
 
     @property
     def takes_over(self) -> bool:
@@ -158,14 +160,17 @@ class Reducer:
     def take(self, indices: Sequence[int], grads: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Copy gradients out of a compiled graph; returns the slots autograd shall accumulate."""
         began = perf_counter()
-        views = [self._view(index) for index in indices]
+        self._open()
+        homes = [self._place[index] for index in indices]
+        views = [buffer.views[place] for buffer, place in homes]
         copying = perf_counter()
         for view, grad in zip(views, grads, strict=True):
             torch.mul(grad, self.scale, out=view)
         copied = perf_counter()
-        for index in indices:
+        for index, (buffer, _) in zip(indices, homes, strict=True):
             self._in_graph[index] = 1
             self._mark(index)
+            buffer.handed += 1
         self.taken += len(indices)
         slots = [view.detach() for view in views]
         self.own_seconds += perf_counter() - began - (copied - copying)
@@ -195,11 +200,15 @@ class Reducer:
         if not self._place[index][0].missing:
             self.advance()
 
-    def _view(self, index: int) -> torch.Tensor:
+    def _open(self) -> None:
+        """Memory for this reduction, at its first gradient."""
         if not self._opened:
             for buffer in self.buffers.values():
                 buffer.open()
             self._opened = True
+
+    def _view(self, index: int) -> torch.Tensor:
+        self._open()
         buffer, place = self._place[index]
         return buffer.views[place]
 
@@ -298,10 +307,6 @@ class Reducer:
         if self._missing == 0 and buffer is not next(reversed(self.buffers.values())):
             self.late.append(buffer.bucket.name)
 
-    def last_in_graph(self, buffer: BucketBuffer) -> bool:
-        """Whether compiled graphs handed over every gradient of a bucket."""
-        return all(self._in_graph[slot.index] for slot in buffer.bucket.slots)
-
     def deliver(self) -> None:
         """Give every parameter its reduced gradient.
 
@@ -310,6 +315,8 @@ class Reducer:
         """
         used = self._used if self.setup.find_unused else None
         for buffer in self.buffers.values():
+            if buffer.all_taken:
+                continue
             targets: list[torch.Tensor] = []
             sources: list[torch.Tensor] = []
             slots = zip(buffer.bucket.slots, buffer.views, buffer.pointers, strict=True)

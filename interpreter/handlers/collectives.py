@@ -21,7 +21,7 @@ def reduce_start(state: Reducer, instruction: ReduceStart) -> None:
     buffer = state.buffers[instruction.bucket]
     buffer.work = dist.all_reduce(buffer.sent, group=state.setup.group, async_op=True)
     state.started(buffer)
-    by = "in_graph" if state.last_in_graph(buffer) else "hook"
+    by = "in_graph" if buffer.in_graph else "hook"
     state.setup.emit(ReduceStarted, instruction.bucket, buffer.bucket.nbytes, by)
 
 

@@ -21,6 +21,7 @@ class Taker:
             torch_api.grads_accumulator(p): Owner(this, index) for index, p in enumerate(parameters)
         }
         self.looked_at = looked_at
+        self.all_free = not looked_at
 
     def can_take(self, index: int) -> bool:
         return index not in self.looked_at
