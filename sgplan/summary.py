@@ -67,10 +67,18 @@ class Fold:
         by_rank = self._seen.setdefault((subject, text), {})
         by_rank[rank] = by_rank.get(rank, 0) + 1
 
+    def replace(self, rank: int, subject: str, text: str) -> None:
+        """What the rank said of the subject before no longer holds."""
+        for (about, _), by_rank in self._seen.items():
+            if about == subject:
+                by_rank.pop(rank, None)
+        self.add(rank, subject, text)
+
     def lines(self) -> list[Folded]:
         return [
             Folded(subject, text, tuple(sorted(by_rank)), sum(by_rank.values()))
             for (subject, text), by_rank in self._seen.items()
+            if by_rank
         ]
 
 
@@ -157,10 +165,10 @@ class Summary:
         state.roots.append(event)
 
     def _engine(self, state: RankState, event: events.EngineChosen) -> None:
-        self.engines.add(state.rank, event.root, f"{event.engine}: {event.why}")
+        self.engines.replace(state.rank, event.root, f"{event.engine}: {event.why}")
 
     def _path(self, state: RankState, event: events.PathChosen) -> None:
-        self.paths.add(state.rank, event.root, f"{event.path}: {event.why}")
+        self.paths.replace(state.rank, event.root, f"{event.path}: {event.why}")
 
     def _fallback(self, state: RankState, event: events.FallbackTaken) -> None:
         self.fallbacks.add(state.rank, event.root, f"{event.what}: {event.why}")

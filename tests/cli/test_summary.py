@@ -73,6 +73,19 @@ def test_a_note_of_one_rank_names_it() -> None:
     assert "gate: refused  (rank 1)" in text_of(summary)
 
 
+def test_the_last_engine_and_path_of_a_model_are_shown() -> None:
+    found = [
+        attached(0),
+        events.EngineChosen("model", "eager", "the script runs it eagerly"),
+        events.PathChosen("model", "hooks", "the script runs it eagerly"),
+        events.EngineChosen("model", "inductor", "the script compiles it"),
+        events.PathChosen("model", "in_graph", "the script compiles it"),
+    ]
+    summary = summary_of(found, [attached(1), *found[1:]])
+    assert [line.text for line in summary.engines.lines()] == ["inductor: the script compiles it"]
+    assert [line.ranks for line in summary.paths.lines()] == [(0, 1)]
+
+
 def test_equal_refusals_of_several_ranks_are_one() -> None:
     wire = Diagnostic("SG0501", "no match").to_wire()
     summary = summary_of(*[[attached(r), events.DiagnosticRaised(wire)] for r in range(2)])
