@@ -200,13 +200,8 @@ BLOCKS: tuple[BlockSpec, ...] = (
             _A("engine", words("auto", "inductor", "eager", "as_written"), "auto"),
             _A("eval", words("as_written", "compiled"), "as_written"),
             _A("agree", words("contract", "strict"), "contract"),
-            _A("autotune", words("off", "on", "max"), "off", unbuilt=_any_of("on", "max")),
-            _A(
-                "cuda_graphs",
-                words("off", "prefer", "required"),
-                "off",
-                unbuilt=_any_of("prefer", "required"),
-            ),
+            _A("autotune", words("off", "on", "max"), "off"),
+            _A("cuda_graphs", words("off", "prefer", "required"), "off"),
             _A("region", QUALIFIED),
             _A("recompiles", _COUNT, "8"),
             _A(
@@ -222,11 +217,16 @@ BLOCKS: tuple[BlockSpec, ...] = (
         "fuse",
         "required",
         "makes one kernel of several ops",
-        False,
+        True,
         (
             *_RULE,
             *_SELECT,
-            _A("with", either(words("inductor"), _TRITON), "inductor"),
+            _A(
+                "with",
+                either(words("inductor"), _TRITON),
+                "inductor",
+                unbuilt=lambda value: value != "inductor",
+            ),
             _A(
                 "where",
                 ListOf(either(words("same_layout", "same_dtype", "single_use"), _MIN_GAIN), 0),
@@ -239,14 +239,14 @@ BLOCKS: tuple[BlockSpec, ...] = (
         "separate",
         "required",
         "keeps ops out of one kernel",
-        False,
+        True,
         (*_RULE, *_SELECT, *_EXPECT),
     ),
     BlockSpec(
         "operator",
         "required",
         "admits a custom operator",
-        False,
+        True,
         (
             _USE,
             _A("op", Op(), required=True),

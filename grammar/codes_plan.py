@@ -89,6 +89,14 @@ PLAN_CODES: tuple[Code, ...] = (
         plan("capture { engine = inductor }\nsync { by = in_graph }"),
     ),
     Code(
+        "SG0521",
+        "fusion rule without a graph",
+        "Which ops share a kernel is the compiler's business, and the eager engine runs every op "
+        "by itself.",
+        plan('capture { engine = eager }\nfuse "n" { match = norm -> aten.gelu }'),
+        plan('capture { engine = inductor }\nfuse "n" { match = norm -> aten.gelu }'),
+    ),
+    Code(
         "SG0522",
         "compiled step that does not exist",
         "With `when = in_backward` every parameter is updated by itself, as soon as its gradient "
@@ -136,6 +144,14 @@ PLAN_CODES: tuple[Code, ...] = (
         "One `operator` block an op.",
         plan('operator "a" { op = mylib::scan }\noperator "b" { op = mylib::scan }'),
         plan('operator "a" { op = mylib::scan }\noperator "b" { op = mylib::sort }'),
+    ),
+    Code(
+        "SG0613",
+        "separation of one op",
+        "`separate` keeps two neighbours along the data flow out of one kernel, so its pattern has "
+        "at least two steps.",
+        plan('separate "n" { match = norm }'),
+        plan('separate "n" { match = aten.add -> norm }'),
     ),
     Code(
         "SG0701",

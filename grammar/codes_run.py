@@ -96,6 +96,63 @@ RUN_CODES: tuple[Code, ...] = (
         found="run",
     ),
     Code(
+        "SG0513",
+        "setting that this device cannot follow",
+        "The plan asks the compiler for something that the device of the run does not have, such "
+        "as CUDA graphs on a CPU. With `required` it is an error, with `prefer` a note.",
+        found="run",
+    ),
+    Code(
+        "SG0606",
+        "fusion rule that the compiler did not follow",
+        "After fusion the schedule does not show what the rule asks for: the ops of a `fuse` site "
+        "are spread over several kernels, or those of a `separate` site share one. The site and "
+        "the compiler's own reason are named.",
+        found="run",
+    ),
+    Code(
+        "SG0607",
+        "another number of sites than expected",
+        "`expect` counts the places of the script where a rule's pattern occurs. The first one "
+        "too many, or a place where the pattern begins and does not go on, is named.",
+        found="run",
+    ),
+    Code(
+        "SG0608",
+        "fusion rule without a site",
+        "Its ops were captured, or not, but nowhere do they follow each other as the pattern says. "
+        "A pattern follows the data through views and casts, not through other ops.",
+        found="run",
+    ),
+    Code(
+        "SG0609",
+        "operator that is not registered",
+        "No library in the training process defines the op of an `operator` block when the first "
+        "model is entered: its module was not imported, or it is spelled otherwise there.",
+        found="run",
+    ),
+    Code(
+        "SG0610",
+        "operator without a fake implementation",
+        "The compiler traces with fake tensors and asks every op for the shape of its result. "
+        "Without a fake implementation the graph breaks at the op.",
+        found="run",
+    ),
+    Code(
+        "SG0611",
+        "operator whose fake implementation is wrong",
+        "On the arguments of the first call the fake result and the real one differ in shape, "
+        "dtype or strides. Compiled code would read memory in the wrong way.",
+        found="run",
+    ),
+    Code(
+        "SG0612",
+        "operator that does not pass its check",
+        "`torch.library.opcheck` ran the op on the arguments of the first call and found a fault, "
+        "often a schema that hides a mutation or an alias, or a backward that is not registered.",
+        found="run",
+    ),
+    Code(
         "SG0901",
         "no step ran",
         "The command ended and no optimizer step was seen in any rank: the script only evaluates, "

@@ -73,6 +73,7 @@ class Compiling:
         for package in ("sgplan", "sgplan.interpreter", "sgplan.planner", "sgplan.grammar"):
             torch_api.skip_frames(package)
         torch._dynamo.config.skip_nnmodule_hook_guards = False
+        self._rank.report(self._rank.planner.device(self._rank.plan))
         capture = self._rank.plan.capture_of(None)
         if "recompiles" in capture.written:
             torch._dynamo.config.recompile_limit = capture.recompiles
@@ -172,6 +173,7 @@ class Compiling:
     def entering(self, root: Root, module: nn.Module) -> None:
         """A root appeared: decide its engine, capture it where it is wanted, report it."""
         self.prepare()
+        self._rank.operators.declared()
         self._choose_engine(root)
         self._rank.describe(root)
 
@@ -182,13 +184,16 @@ class Compiling:
         if self.compiles(root.module):
             self._mark_compiled(root, "the script compiles it")
             return
-        reason = _needs_graph(wish, self._rank.sync_of(root).by)
+        rules = self._rank.planner.rules(self._rank.plan, root.name)
+        ruled = f"`{rules[0].address}` needs a graph" if rules else ""
+        reason = _needs_graph(wish, self._rank.sync_of(root).by, ruled)
         if reason and root.path != "stock":
             given: dict[str, Any] = {}
             self._override(given)
             for target in self._regions(root, wish.region):
                 self.capture(target, given)
             self._mark_compiled(root, reason)
+            root.made_compiled = True
         elif self._rank.mode == "plan":
             self.capture(root.module, {"backend": self._backend.recorder(root)})
 
@@ -240,6 +245,7 @@ class Compiling:
             "the script compiles it",
         )
         self._rank.add_root(root)
+        self._rank.operators.declared()
         return root
 
     def _counted(self, call: Callable[..., Any], module: nn.Module) -> Callable[..., Any]:
@@ -267,18 +273,24 @@ class Compiling:
             raise
 
 
-def _needs_graph(capture: Any, by: str) -> str:
-    """Which clause needs a graph of a script that does not compile; empty when none does."""
+def _needs_graph(capture: Any, by: str, ruled: str) -> str:
+    """Which clause needs a graph of a script that does not compile; empty when none does.
+
+    Args:
+        ruled: that a fusion rule does; empty without any.
+    """
     needs = (
         (capture.engine == "inductor", "`capture.engine = inductor`"),
         (capture.graph == "whole", "`capture.graph = whole` needs a graph"),
         (capture.region is not None, "`capture.region` needs a graph"),
         (capture.eval == "compiled", "`capture.eval = compiled` needs a graph"),
+        (capture.autotune != "off", "`capture.autotune` needs a graph"),
+        (capture.cuda_graphs != "off", "`capture.cuda_graphs` needs a graph"),
         (by == "in_graph", "`sync.by = in_graph` needs a graph"),
     )
     if capture.engine == "as_written":
         return ""
-    return next((reason for holds, reason in needs if holds), "")
+    return next((reason for holds, reason in needs if holds), ruled)
 
 
 def _eager_without_grad(compiled: Callable[..., Any], module: nn.Module) -> Callable[..., Any]:

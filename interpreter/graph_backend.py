@@ -10,6 +10,7 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch.fx as fx
@@ -19,7 +20,15 @@ from sgplan.interpreter import events, gate
 from sgplan.interpreter.rank import Rank
 from sgplan.interpreter.roots import Root, plain_name
 from sgplan.planner import torch_api
-from sgplan.planner.capture.backend import Compiled, GraphCompiler, GraphRecorder, InductorRecorder
+from sgplan.planner.capture.backend import (
+    Compiled,
+    GraphCompiler,
+    GraphRecorder,
+    InductorRecorder,
+    Reductions,
+    Ruling,
+)
+from sgplan.planner.capture.device_profile import device_profile
 from sgplan.planner.capture.insert import grouped, parameter_gradients
 from sgplan.planner.capture.provenance import input_names, output_names
 from sgplan.planner.capture.record import ValueNames
@@ -34,20 +43,11 @@ class GraphBackend:
     Args:
         rank: reports, knows roots and plan.
         record: `capture.record.record_graph`.
-        encode, decode: a graph fact to plain data and back, for side files.
     """
 
-    def __init__(
-        self,
-        rank: Rank,
-        record: Record,
-        encode: Callable[[GraphFact], Any],
-        decode: Callable[[Any], GraphFact],
-    ) -> None:
+    def __init__(self, rank: Rank, record: Record) -> None:
         self._rank = rank
         self._record = record
-        self._encode = encode
-        self._decode = decode
 
     def compile(
         self,
@@ -61,14 +61,33 @@ class GraphBackend:
         root = self._owner(inputs)
         if torch_api.active_ddp() is not None or (root is not None and root.path == "stock"):
             return stock()
+        self._rank.operators.probe(gm, inputs)
         in_graph = root is None or self._rank.sync_of(root).by in ("auto", "in_graph")
         record, context = self._recording(root, gm, inputs)
+        reductions: Reductions = "in_graph" if in_graph else "none"
+        ruling = self._ruling(root)
         if self._rank.mode == "plan":
-            compiler: Any = InductorRecorder(record)
+            compiler: Any = InductorRecorder(record, reductions, ruling)
         else:
             gate.asked = gate.asked or in_graph
-            compiler = GraphCompiler(record, "in_graph" if in_graph else "none", context)
-        return self._run(compiler, root, gm, inputs, patches, name)
+            compiler = GraphCompiler(record, reductions, ruling, context)
+        return self._run(compiler, root, gm, inputs, self._settled(root, patches), name)
+
+    def _settled(self, root: Root | None, patches: dict[str, Any]) -> dict[str, Any]:
+        """The script's Inductor settings with those of the plan over them; a change is printed."""
+        rank = self._rank
+        wanted = rank.planner.settings(rank.capture_of(root), rank.device)
+        for name, value in wanted.items():
+            if patches.get(name, value) != value:
+                given = str(patches[name])
+                rank.once(events.SettingOverridden, f"options[{name}]", given, str(value))
+        return {**patches, **wanted}
+
+    def _ruling(self, root: Root | None) -> Ruling:
+        device = self._rank.device
+        folder = Path(torch_api.inductor_cache_dir()) / "sgplan"
+        rules = () if root is None else self._rank.planner.rules(self._rank.plan, root.name)
+        return Ruling(rules, _modules(root), lambda: device_profile(device, folder))
 
     def recorder(self, root: Root) -> Callable[..., Any]:
         """A backend that records a root's graphs as eager runs them, for plan mode."""
@@ -103,10 +122,10 @@ class GraphBackend:
 
     def _keep(self, root: Root, region: str, outcome: Compiled) -> None:
         root.captures += 1
-        root.written += [self._decode(wire) for wire in outcome.written]
-        for wire in outcome.graphs:
+        root.written += outcome.written
+        for recorded in outcome.graphs:
             # A cached record does not know where the script has the region today.
-            fact = replace(self._decode(wire), region=region)
+            fact = replace(recorded, region=region)
             if any(fact.digest == known.digest for known in root.graphs):
                 continue
             root.graphs.append(fact)
@@ -119,6 +138,7 @@ class GraphBackend:
                 len(fact.ops),
             )
         program = self._rank.lower()
+        self._rank.report_rules()
         if any(graph.direction == "backward" for graph in root.graphs):
             self._rank.report(
                 self._rank.planner.overlap(self._rank.plan, self._rank.facts(), program)
@@ -131,9 +151,7 @@ class GraphBackend:
         region, _ = self._region(root)
         in_graph = root is not None and root.path == "in_graph"
         parameters = self._input_names(root, inputs)
-        modules = (
-            [] if root is None else [plain_name(name) for name, _ in root.module.named_modules()]
-        )
+        modules = _modules(root)
         signature = [] if root is None else list(inspect.signature(root.module.forward).parameters)
         names = ValueNames(input_names(gm, inputs, signature), output_names(gm))
 
@@ -148,7 +166,7 @@ class GraphBackend:
                 if in_graph:
                     found = grouped(parameter_gradients(graph, inputs))
                     groups = [[gradient.output for gradient in group] for group in found]
-            fact = self._record(
+            return self._record(
                 graph,
                 direction,
                 region,
@@ -157,7 +175,6 @@ class GraphBackend:
                 names=names,
                 modules=modules,
             )
-            return self._encode(fact)
 
         return record, str((in_graph, parameters, names, modules))
 
@@ -183,6 +200,10 @@ class GraphBackend:
         wrapped = code.co_filename.endswith("external_utils.py")
         region = f"{cls}.forward" if wrapped else f"{code.co_qualname}:{code.co_firstlineno}"
         return region, why.strip()
+
+
+def _modules(root: Root | None) -> tuple[str, ...]:
+    return () if root is None else tuple(plain_name(n) for n, _ in root.module.named_modules())
 
 
 def planned_wrapper(backend: GraphBackend) -> type:

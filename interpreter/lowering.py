@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from sgplan.grammar.diagnostics import Diagnostic
-from sgplan.grammar.plan import Plan
+from sgplan.grammar.plan import Capture, Plan
 from sgplan.planner.facts import Facts, RootFact
 from sgplan.planner.program import Bucket, Program
+from sgplan.planner.rules import Rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,11 @@ class Planner:
         overlap: what `overlap = required` objects to, judged on captured graphs.
         digests: of what a program was made from, by name.
         selectors: selectors of the plan that match nothing in what was captured.
+        rules: the fusion rules for one root.
+        missed: fusion rules that the compiler did not follow.
+        miscounted: fusion rules with another number of sites than the plan expects.
+        settings: of Inductor under a `capture` block on a device.
+        device: settings of the plan that its device cannot follow.
         stale: what differs from the artefact being applied; called with (expect, rank, digests).
         part: a rank's part of the artefact as bytes.
     """
@@ -35,5 +41,10 @@ class Planner:
     overlap: Callable[[Plan, Facts, Program], list[Diagnostic]]
     digests: Callable[[Program, Facts], dict[str, str]]
     selectors: Callable[[Plan, Facts], list[Diagnostic]]
+    rules: Callable[[Plan, str], tuple[Rule, ...]]
+    missed: Callable[[Plan, Facts], list[Diagnostic]]
+    miscounted: Callable[[Plan, Facts], list[Diagnostic]]
+    settings: Callable[[Capture, str], dict[str, object]]
+    device: Callable[[Plan], list[Diagnostic]]
     stale: Callable[[Any, int, dict[str, str]], list[Diagnostic]]
     part: Callable[[Program, Facts], bytes]

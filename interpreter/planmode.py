@@ -43,6 +43,7 @@ class PlanMode:
         rank = self._rank
         rank.report(shortfalls.unmatched_models(rank))
         rank.report(rank.planner.selectors(rank.plan, rank.facts()))
+        rank.report(rank.planner.miscounted(rank.plan, rank.facts()))
         rank.write_part()
         self._publish()
         self._meet()

@@ -27,6 +27,7 @@ from sgplan.grammar.plan import Capture, Plan, Sync
 from sgplan.interpreter import events, gate, shortfalls, step_end, unsupported
 from sgplan.interpreter.lowering import Planner
 from sgplan.interpreter.misses import Misses
+from sgplan.interpreter.operators import Operators
 from sgplan.interpreter.optimizers import Optimizers
 from sgplan.interpreter.peers import Peers
 from sgplan.interpreter.record import Recorder
@@ -50,6 +51,7 @@ class Rank:
         steps: the step watch.
         peers: what is said to the other ranks and heard of them.
         optimizers: what became of the script's.
+        operators: the custom ones that the plan admits.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Rank:
         self.steps = StepWatch(self.emit, self._step_ended)
         self.peers = Peers(self)
         self.optimizers = Optimizers(self)
+        self.operators = Operators(self)
         self.misses = Misses(lambda miss: shortfalls.missed(self, miss))
         self._expect = expect
         self._open_recorder = recorder
@@ -83,6 +86,7 @@ class Rank:
         self._depth = 0
         self._changed = False
         self._ended = False
+        self._judged = False
         self._pid = os.getpid()
         self.capturing = False  # Dynamo or Inductor is at work
         self.program: Program | None = None
@@ -107,10 +111,13 @@ class Rank:
 
     def once(self, event: type, *fields: Any) -> None:
         """Emit an event the first time it is said in this rank."""
-        key = (event.__name__, *map(str, fields))
-        if key not in self._said:
-            self._said.add(key)
+        if self._is_new(event.__name__, *map(str, fields)):
             self.emit(event, *fields)
+
+    def _is_new(self, *key: str) -> bool:
+        known = key in self._said
+        self._said.add(key)
+        return not known
 
     def report(self, diagnostics: Iterable[Diagnostic]) -> None:
         """Hand diagnostics to the parent; an error ends this rank."""
@@ -122,6 +129,11 @@ class Rank:
             # Status 1 makes the launcher end the other ranks; planning ranks end by themselves, and
             # the launcher need not cry over it: the parent's own status says that it was refused.
             self.leave("refused", f"{first.code}: {first.message}", 0 if self.mode == "plan" else 1)
+
+    def report_rules(self) -> None:
+        """Say, once each, where the compiler did not follow a fusion rule."""
+        found = self.planner.missed(self.plan, self.facts())
+        self.report([d for d in found if self._is_new("rule", d.message)])
 
     def leave(self, how: str, detail: str, status: int) -> NoReturn:
         """End the process now: everything written, nothing of the script run any more."""
@@ -140,6 +152,9 @@ class Rank:
         self._ended = True
         self.steps.script_ends()
         shortfalls.uncaptured(self)
+        if not self._judged and self.steps.step:
+            found = self.planner.miscounted(self.plan, self.facts())
+            self.report(replace(problem, severity="warning") for problem in found)
         self.peers.publish_end()
         self.write_part()
         self.emit(events.ScriptEnded, how, detail, self.steps.step, peak_rss())
@@ -298,9 +313,8 @@ class Rank:
         if self._depth:
             yield
             return
-        if self._expect is not None and self.roots:
-            self.check_fresh()
-            self._expect = None
+        if not self._judged and self.roots:
+            self._before_backward()
         began = perf_counter()
         armed = [reducer for reducer in self._reducers.values() if reducer.armed]
         for reducer in armed:
@@ -316,6 +330,15 @@ class Rank:
             finally:
                 self._depth -= 1
         self._backward_done(tensors, armed)
+
+    def _before_backward(self) -> None:
+        """Judge what was captured while nothing was updated yet, once every model was called."""
+        if self._expect is not None:
+            self.check_fresh()
+            self._expect = None
+        if all(root.called for root in self.roots):
+            self._judged = True
+            self.report(self.planner.miscounted(self.plan, self.facts()))
 
     def _backward_done(self, tensors: Sequence[gate.Root], armed: list[Reducer]) -> None:
         leading = self.leading_root()

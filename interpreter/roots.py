@@ -44,6 +44,7 @@ class Root:
         written: graphs before an engine decomposed them, in plan mode.
         captures: compiles of graphs that take its parameters.
         called: calls with gradients enabled.
+        made_compiled: whether the plan compiles it and the script does not.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Root:
     written: list[GraphFact] = field(default_factory=list[GraphFact])
     captures: int = 0
     called: int = 0
+    made_compiled: bool = False
 
     @property
     def module(self) -> nn.Module:
@@ -93,6 +95,7 @@ class Root:
             graphs=tuple(self.graphs),
             misses=tuple(self.misses),
             written=tuple(self.written),
+            made_compiled=self.made_compiled,
         )
 
 

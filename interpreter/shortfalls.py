@@ -5,6 +5,7 @@ Regions that run as plain Python, roots without a captured call, `model` blocks 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sgplan.grammar.diagnostics import Diagnostic, Label
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 def missed(rank: Rank, miss: MissFact) -> None:
     """A region runs as plain Python: report it, list it with the root that compiles."""
+    miss = replace(miss, reason=rank.operators.advice(miss.reason) or miss.reason)
     compiled = [root for root in rank.roots if root.engine == "inductor" or rank.mode == "plan"]
     for root in compiled[:1] if len(compiled) > 1 else compiled:
         root.misses.append(miss)

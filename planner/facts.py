@@ -92,6 +92,49 @@ class GradientFact:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelFact:
+    """One unit of the compiler's schedule after fusion: what runs as one kernel.
+
+    Attributes:
+        kind: `loops` one loop nest; `outer loops` several that share the outer ones; `library` a
+            call of an op as it is; `template` a generated kernel with something fused into it.
+        ops: op and module of what it computes, as the script called them, in graph order.
+        bytes: read and written.
+        rules: addresses of the rules that have a site in it.
+    """
+
+    kind: Literal["loops", "outer loops", "library", "template"]
+    ops: tuple[tuple[str, str], ...]
+    bytes: int
+    rules: tuple[str, ...] = ()
+
+
+Outcome = Literal["fused", "separate", "refused", "missed", "recomputed", "unproven"]
+
+
+@dataclass(frozen=True, slots=True)
+class SiteFact:
+    """One place where the pattern of a rule occurs, and what became of it.
+
+    Attributes:
+        rule: its address (`fuse.bias_gelu`).
+        key: names the place in the script, the same in every graph that computes it.
+        ops: op and module of each step of the pattern.
+        outcome: `refused` by a condition of the rule; `missed` by the compiler; `recomputed` for a
+            copy of a forward site in a backward graph; `unproven` before anything was compiled.
+        why: the reason, or what else there is to know; may be empty.
+        kernels: places of the kernels that hold it, in the graph's list.
+    """
+
+    rule: str
+    key: str
+    ops: tuple[tuple[str, str], ...]
+    outcome: Outcome
+    why: str = ""
+    kernels: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class GraphFact:
     """One captured ATen graph.
 
@@ -107,6 +150,9 @@ class GraphFact:
         heavy_after: backward graphs: positions of matmul or convolution ops, ascending.
         variant: 0 for the first capture of a region, counted up by recompilation.
         input_shapes: forward graphs: sizes of each of `inputs`, None for one that may vary.
+        kernels: of the compiled graph, in the order in which they run; empty in an eager one.
+        sites: of fusion rules, in graph order.
+        near: places where a rule's pattern begins and does not go on, in words, by rule.
     """
 
     direction: Literal["forward", "backward"]
@@ -121,6 +167,9 @@ class GraphFact:
     heavy_after: tuple[int, ...] = ()
     variant: int = 0
     input_shapes: tuple[tuple[int | None, ...], ...] = ()
+    kernels: tuple[KernelFact, ...] = ()
+    sites: tuple[SiteFact, ...] = ()
+    near: tuple[tuple[str, str], ...] = ()
 
     @property
     def flops(self) -> int:
@@ -156,6 +205,7 @@ class RootFact:
         written: the same before an engine decomposed them, ops as the user knows them; in plan mode
             only, empty where `graphs` are such already.
         misses: regions of it that could not be captured.
+        made_compiled: whether the plan compiles it and the script does not.
     """
 
     name: str
@@ -169,6 +219,7 @@ class RootFact:
     graphs: tuple[GraphFact, ...] = ()
     misses: tuple[MissFact, ...] = ()
     written: tuple[GraphFact, ...] = ()
+    made_compiled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

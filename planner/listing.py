@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from sgplan.grammar.plan import Plan
 from sgplan.planner.facts import Facts, GraphFact, RootFact
 from sgplan.planner.graphs import backward_chain, calls_of
+from sgplan.planner.kernels_listing import rule_lines
 from sgplan.planner.listing_text import body_lines, header
 from sgplan.planner.pipeline import active_numerics
 from sgplan.planner.program import Program
@@ -97,6 +98,11 @@ def _found(found: Match) -> str:
 def _example(found: Match) -> str:
     names = found.modules or tuple(dict.fromkeys(site.module for site in found.sites))
     return f"first in {names[0] or 'the root itself'}" if names else ""
+
+
+def _rules(view: _View) -> list[str]:
+    lines = rule_lines(view.plan, view.facts)
+    return [*lines, "  `--kernels` lists the kernels"] if lines else []
 
 
 def _programs(view: _View) -> list[str]:
@@ -205,6 +211,7 @@ def graph_sets(parts: Parts) -> set[tuple[str, ...]]:
 _SECTIONS: tuple[Callable[[_View], list[str]], ...] = (
     _roots,
     _matches,
+    _rules,
     _programs,
     _costs,
     _misses,

@@ -8,8 +8,7 @@ from typing import Any
 
 from sgplan.planner.facts import Facts, OpFact
 from sgplan.planner.families import FAMILIES
-from sgplan.planner.graphs import as_written, calls_of
-from sgplan.planner.select import forward_sites
+from sgplan.planner.select import backward_sites, forward_sites
 from sgplan.planner.units import counted, human_flops
 from sgplan.planner.words import columns
 
@@ -20,16 +19,11 @@ def render_ops(facts: Facts) -> str:
     """Forward ops with count and examples, backward ops, modules with class, families."""
     sections = (
         _op_lines("ops of the forward graphs", forward_sites(facts)),
-        _op_lines("ops of the backward graphs", _backward_ops(facts)),
+        _op_lines("ops of the backward graphs", backward_sites(facts)),
         _module_lines(facts),
         _family_lines(facts),
     )
     return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
-
-
-def _backward_ops(facts: Facts) -> tuple[OpFact, ...]:
-    calls = (call for call in calls_of(as_written(facts)) if call.variant == 0)
-    return tuple(op for call in calls if call.backward for op in call.backward.ops)
 
 
 def by_name(ops: Iterable[OpFact]) -> dict[str, list[OpFact]]:
@@ -83,7 +77,7 @@ def ops_json(facts: Facts) -> dict[str, Any]:
     """The machine form of `render_ops`; `planner/README.md` documents its keys."""
     return {
         "forward": _ops_json(forward_sites(facts)),
-        "backward": _ops_json(_backward_ops(facts)),
+        "backward": _ops_json(backward_sites(facts)),
         "modules": [
             {"root": root.name, "path": path, "class": cls}
             for root in facts.roots

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import cast
+from typing import Protocol, cast
 
 from sgplan.grammar.diagnostics import Diagnostic, Label, Span
 from sgplan.grammar.nearest import joined, nearest
@@ -33,12 +33,14 @@ class Written:
     Attributes:
         owner: `let mlp`, `fuse.bias_gelu.match`.
         required: whether matching nothing is an error.
+        backward: whether ops of the backward graphs count too.
     """
 
     owner: str
     selector: Selector
     span: Span | None
     required: bool = True
+    backward: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +74,20 @@ def forward_sites(facts: Facts) -> tuple[OpFact, ...]:
     )
 
 
+def backward_sites(facts: Facts) -> tuple[OpFact, ...]:
+    """The ops of the listed backward graphs."""
+    calls = (call for call in calls_of(as_written(facts)) if call.variant == 0)
+    return tuple(op for call in calls if call.backward for op in call.backward.ops)
+
+
 def match_all(plan: Plan, facts: Facts) -> tuple[Match, ...]:
     """Every selector of the plan with what it matches, in the order of the plan's blocks."""
-    modules, sites = module_paths(facts), forward_sites(facts)
-    return tuple(match(written, modules, sites) for written in selectors_of(plan))
+    modules, forward = module_paths(facts), forward_sites(facts)
+    both = (*forward, *backward_sites(facts))
+    return tuple(
+        match(written, modules, both if written.backward else forward)
+        for written in selectors_of(plan)
+    )
 
 
 def match(written: Written, modules: Sequence[str], sites: Sequence[OpFact]) -> Match:
@@ -88,7 +100,17 @@ def match(written: Written, modules: Sequence[str], sites: Sequence[OpFact]) -> 
     return Match(written, named, tuple(chosen) if op is not None else ())
 
 
-def selects(op: str, site: OpFact) -> bool:
+class Op(Protocol):
+    """What an op is selected by."""
+
+    @property
+    def op(self) -> str: ...
+
+    @property
+    def families(self) -> tuple[str, ...]: ...
+
+
+def selects(op: str, site: Op) -> bool:
     """Whether a family (`norm`), an op (`aten.gelu`) or one overload (`aten.add.Tensor`) fits."""
     if op in FAMILIES:
         return op in site.families
@@ -118,8 +140,11 @@ def selectors_of(plan: Plan) -> Iterator[Written]:
             attribute = field.name.rstrip("_")
             for selector in _of_value(field.name, getattr(block, field.name)):
                 owner = f"{block.address}.{attribute}"
-                required = selector.op not in FAMILIES or block.kind in ("fuse", "separate")
-                yield Written(owner, selector, block.origin(attribute) or block.span, required)
+                ruled = block.kind in ("fuse", "separate")
+                required = selector.op not in FAMILIES or ruled
+                span = block.origin(attribute) or block.span
+                backward = ruled and selector.op not in FAMILIES
+                yield Written(owner, selector, span, required, backward)
 
 
 def _blocks(plan: Plan) -> Iterator[Block]:

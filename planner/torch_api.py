@@ -10,18 +10,23 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import torch
 import torch.distributed as dist
 import torch.fx as fx
 
 __all__ = [
+    "FusionHooks",
     "Store",
+    "Unit",
     "active_ddp",
+    "break_graph_at",
     "capture_only",
     "compilation_metrics",
     "compile_fx",
@@ -31,16 +36,19 @@ __all__ = [
     "compiled_node",
     "compiler_config",
     "compiling_frame",
+    "compute_at_once",
     "copy_all",
     "default_group",
     "default_store",
     "descriptors",
     "dynamo_counters",
+    "fake_mode",
     "find_tensors",
     "flop_formula",
     "found_inf",
     "functorch_config",
     "fused_objection",
+    "fusion_hooks",
     "gradient_inputs",
     "grads_accumulator",
     "graph_break_error",
@@ -48,15 +56,21 @@ __all__ = [
     "graph_cache_hits",
     "graph_fake_mode",
     "group_timeout",
+    "has_fake",
     "inductor_cache_dir",
+    "inductor_config",
     "inductor_wrapper",
     "input_source",
+    "is_fake",
     "is_saved",
+    "op_names",
+    "ops_without_fake",
     "optimize_ddp_mode",
     "own_connection",
     "plain_input",
     "plain_output",
     "queue_callback",
+    "registered_op",
     "replace_inductor_wrapper",
     "running_node",
     "scale_all",
@@ -213,6 +227,13 @@ def functorch_config(**settings: Any) -> AbstractContextManager[Any]:
     return config.patch(**settings)
 
 
+def inductor_config(**settings: Any) -> AbstractContextManager[Any]:
+    """Patch `torch._inductor.config` for a while."""
+    from torch._inductor import config
+
+    return config.patch(**settings)
+
+
 def compiler_config(**settings: Any) -> AbstractContextManager[Any]:
     """Patch `torch.compiler.config` for a while."""
     config: Any = torch.compiler.config
@@ -226,6 +247,64 @@ def inductor_cache_dir() -> str:
     return cache_dir()
 
 
+def registered_op(name: str) -> Any:
+    """The op packet of `library::name`, None when no library of this process defines it."""
+    library, _, op = name.replace(".", "::", 1).partition("::")
+    try:
+        return getattr(getattr(torch.ops, library), op)
+    except AttributeError:
+        return None
+
+
+def op_names(library: str) -> list[str]:
+    """Names of the ops a library defines (`torch._C._dispatch_get_all_op_names`)."""
+    names = (name.partition("::") for name in torch._C._dispatch_get_all_op_names())
+    return sorted({op.partition(".")[0] for owner, _, op in names if owner == library})
+
+
+def has_fake(op: torch._ops.OpOverload) -> bool:
+    """Whether tracing knows the shape of an op's result (`_library.utils.has_fake_kernel`)."""
+    from torch._library.utils import has_fake_kernel
+
+    return has_fake_kernel(op)
+
+
+def ops_without_fake() -> dict[str, torch._ops.OpOverload]:
+    """`torch.library.custom_op`s that tracing would fail at, by name (`_library.custom_ops`)."""
+    from torch._library.custom_ops import OPDEFS
+
+    found = {name: definition._opoverload for name, definition in OPDEFS.items()}
+    return {name: op for name, op in found.items() if not has_fake(op)}
+
+
+def break_graph_at(op: torch._ops.OpOverload) -> None:
+    """Let Dynamo break the graph at an op instead of failing (`_dynamo.disallow_in_graph`).
+
+    Dynamo's warning that it cannot trace the op is kept back: what is said of it is ours.
+    """
+    import warnings
+
+    from torch._dynamo import disallow_in_graph
+
+    disallow_in_graph(op)
+    disallow_in_graph(op.overloadpacket)
+    warnings.filterwarnings("ignore", r"Dynamo does not know how to trace the builtin `torch\._ops")
+
+
+def fake_mode() -> Any:
+    """A mode in which tensors have shapes and no memory (`FakeTensorMode`)."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode()
+
+
+def is_fake(value: object) -> bool:
+    """Whether a tensor has no memory."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return isinstance(value, FakeTensor)
+
+
 def graph_cache_enabled() -> bool:
     """Whether compiled ATen graphs are kept on this host (`_inductor.config.fx_graph_cache`)."""
     from torch._inductor import config
@@ -236,6 +315,219 @@ def graph_cache_enabled() -> bool:
 def graph_cache_hits() -> int:
     """ATen graphs of this process that came from that cache (`counters["inductor"]`)."""
     return dynamo_counters()["inductor"]["fxgraph_cache_hit"]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One scheduler node of Inductor after fusion.
+
+    Attributes:
+        kind: as in `facts.KernelFact`.
+        names: of the scheduler nodes in it.
+        nodes: FX nodes that it computes, of the graph that was lowered.
+        bytes: read and written.
+    """
+
+    kind: Literal["loops", "outer loops", "library", "template"]
+    names: tuple[str, ...]
+    nodes: frozenset[fx.Node]
+    bytes: int
+
+
+class FusionHooks(Protocol):
+    """Who steers one compile of an ATen graph, and sees what came of it."""
+
+    @property
+    def uuid(self) -> str:
+        """Part of the key of compiled code: equal for equal hooks only."""
+        ...
+
+    @property
+    def steers(self) -> bool:
+        """Whether `apart` and `together` are to be asked at all."""
+        ...
+
+    def rewrite(self, graph: fx.Graph) -> None:
+        """Change the graph that is lowered; the last of all graph passes."""
+        ...
+
+    def apart(self, one: AbstractSet[fx.Node], other: AbstractSet[fx.Node]) -> bool:
+        """Whether two units that compute these nodes must not become one."""
+        ...
+
+    def together(self, one: AbstractSet[fx.Node], other: AbstractSet[fx.Node]) -> bool:
+        """Whether two units that compute these nodes shall become one."""
+        ...
+
+    def objected(self, one: str, other: str, reason: str) -> None:
+        """The scheduler did not fuse two units, named by their scheduler nodes."""
+        ...
+
+    def fused(self, units: Sequence[Unit]) -> None:
+        """The schedule after fusion."""
+        ...
+
+
+def compute_at_once(node: fx.Node) -> None:
+    """Have Inductor store this node's value instead of computing it inside its readers."""
+    node.meta["inductor_realize_to_strides"] = True
+
+
+@contextmanager
+def fusion_hooks(hooks: FusionHooks) -> Iterator[None]:
+    """Let `hooks` steer the compiles of this thread in the `with` block, and no others.
+
+    A pass behind the graph passes, one behind the scheduler's fusion, and a choices handler set
+    for this thread only; each is part of Inductor's cache key. The script's own passes run first.
+    """
+    from torch._inductor import config, scheduler
+    from torch._inductor.choices import InductorChoices
+    from torch._inductor.custom_graph_pass import CustomGraphPass, CustomSchedulerPass
+    from torch._inductor.virtualized import V
+
+    computed = _Computed()
+    theirs, behind = config.post_grad_custom_post_pass, config._post_fusion_custom_pass
+    choices: Any = type(V.choices) if isinstance(V.choices, InductorChoices) else InductorChoices
+
+    class Rewrite(CustomGraphPass):
+        def __call__(self, graph: fx.Graph) -> None:
+            for each in _as_list(theirs):
+                each(graph)
+            hooks.rewrite(graph)
+
+        def uuid(self) -> Any:
+            return (hooks.uuid, *[_pass_uuid(each) for each in _as_list(theirs)])
+
+        def __reduce__(self) -> Any:
+            return str, (str(self.uuid()),)
+
+    class Read(CustomSchedulerPass):
+        def __call__(self, nodes: Any) -> Any:
+            if behind is not None:
+                nodes = behind(nodes)
+            hooks.fused([unit for node in nodes if (unit := _unit(node, computed)) is not None])
+            return nodes
+
+        def uuid(self) -> Any:
+            return (hooks.uuid, None if behind is None else _pass_uuid(behind))
+
+        def __reduce__(self) -> Any:
+            return str, (str(self.uuid()),)
+
+    class Choose(choices):
+        def can_fuse(self, scheduler: Any, one: Any, other: Any, score: int) -> bool:
+            mine, its = computed(one), computed(other)
+            if hooks.apart(mine, its):
+                scheduler_why(one, other)("a rule of the plan keeps them apart")
+                return False
+            if not (hooks.together(mine, its) or super().can_fuse(scheduler, one, other, score)):
+                return False
+            # What is said later, of legality, replaces this; a backend refuses without a word.
+            names = one.get_name(), other.get_name()
+            hooks.objected(*names, "the backend of this device does not join their loops")
+            return True
+
+        def score_fusion(self, scheduler: Any, one: Any, other: Any) -> Any:
+            score = super().score_fusion(scheduler, one, other)
+            shall = hooks.together(computed(one), computed(other))
+            return _first(score) if shall else score
+
+        def uuid(self) -> str:
+            return hooks.uuid
+
+    scheduler_why: Any = scheduler.WhyNoFuse
+    say = scheduler_why.__call__
+
+    def noted(self: Any, reason: str, *args: Any) -> None:
+        say(self, reason, *args)
+        hooks.objected(self.name1, self.name2, reason % args if args else reason)
+
+    with ExitStack() as stack:
+        patches: dict[str, Any] = {
+            "post_grad_custom_post_pass": Rewrite(),
+            "_post_fusion_custom_pass": Read(),
+        }
+        if hooks.steers:
+            chosen = Choose()
+            stack.enter_context(V.set_choices_handler(chosen))
+            patches["inductor_choices_class"] = lambda: chosen
+            scheduler_why.__call__ = noted
+            stack.callback(setattr, scheduler_why, "__call__", say)
+        stack.enter_context(config.patch(patches))
+        yield
+
+
+def _as_list(passes: Any) -> list[Any]:
+    if passes is None:
+        return []
+    return list(passes) if isinstance(passes, (list, tuple)) else [passes]
+
+
+def _pass_uuid(each: Any) -> Any:
+    """None, which Inductor refuses to cache with, for a pass that does not name itself."""
+    return each.uuid() if hasattr(each, "uuid") else None
+
+
+def _first(score: Any) -> Any:
+    """A fusion score that comes before all others."""
+    if isinstance(score, tuple):
+        return (score[0] + 1000, *score[1:])
+    return replace(score, template_score=score.template_score + 1000)
+
+
+class _Computed:
+    """Which FX nodes a scheduler node computes.
+
+    Inductor's `origins` also name what an operand was made of before it was stored; here a walk up
+    from the node's results ends at what is read from memory.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[str, frozenset[fx.Node]] = {}
+
+    def __call__(self, node: Any) -> frozenset[fx.Node]:
+        return frozenset().union(*[self._part(part) for part in node.get_nodes()])
+
+    def _part(self, part: Any) -> frozenset[fx.Node]:
+        name = part.get_name()
+        if name not in self._of:
+            self._of[name] = frozenset() if part.node is None else self._walked(part)
+        return self._of[name]
+
+    def _walked(self, part: Any) -> frozenset[fx.Node]:
+        from torch._inductor.virtualized import V
+
+        origins = {n for n in part.node.get_origins() if n.op == "call_function"}
+        made = {buffer.node.get_origin_node() for buffer in part.get_outputs()} & origins
+        pending = list(made or {n for n in origins if origins.isdisjoint(n.users)})
+        buffers: list[Any] = [V.graph.try_get_buffer(d.name) for d in part.read_writes.reads]
+        stored = {b.get_origin_node() for b in buffers if hasattr(b, "get_origin_node")}
+        found: set[fx.Node] = set(pending)
+        while pending:
+            for before in pending.pop().all_input_nodes:
+                if before in origins and before not in stored and before not in found:
+                    found.add(before)
+                    pending.append(before)
+        return frozenset(found)
+
+
+def _unit(node: Any, computed: _Computed) -> Unit | None:
+    """None for what runs nothing."""
+    from torch._inductor import ir, scheduler
+    from torch._inductor.codegen.cpp import OuterLoopFusedSchedulerNode
+
+    # One result of a call with several stands for itself, and runs nothing.
+    if isinstance(node, scheduler.NopKernelSchedulerNode) or isinstance(node.node, ir.MultiOutput):
+        return None
+    kind: Any = "loops"
+    if isinstance(node, OuterLoopFusedSchedulerNode):
+        kind = "outer loops"
+    elif isinstance(node, scheduler.ExternKernelSchedulerNode):
+        kind = "library"
+    elif node.is_template():
+        kind = "template"
+    names = tuple(part.get_name() for part in node.get_nodes())
+    return Unit(kind, names, computed(node), int(node.get_read_write_buffers_sizes()))
 
 
 def capture_only(

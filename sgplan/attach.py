@@ -78,12 +78,10 @@ def _install(
     from sgplan.interpreter.rank import Rank
     from sgplan.interpreter.takeover import Takeover
     from sgplan.planner.capture.record import record_graph
-    from sgplan.planner.facts import GraphFact
-    from sgplan.planner.wire import decode, encode
 
     del ops, collectives, compute, memory, state  # imported for what they register
     rank = Rank(plan, mode, folder, number, recorder, _planner(), expect)
-    graphs = GraphBackend(rank, record_graph, encode, lambda wire: decode(GraphFact, wire))
+    graphs = GraphBackend(rank, record_graph)
     compiling = Compiling(rank, graphs)
     compiling.install()
     Takeover(rank, compiling.entering).install()
@@ -105,7 +103,15 @@ def _install(
 
 def _planner() -> Any:
     from sgplan.interpreter.lowering import Planner
-    from sgplan.planner import artefact, digest, overlap, pipeline, select
+    from sgplan.planner import (
+        artefact,
+        digest,
+        engine_settings,
+        overlap,
+        pipeline,
+        rules,
+        select,
+    )
 
     return Planner(
         lower=pipeline.lower,
@@ -116,5 +122,10 @@ def _planner() -> Any:
         digests=artefact.digests_of,
         stale=artefact.differences,
         selectors=select.problems,
+        settings=engine_settings.inductor_settings,
+        device=engine_settings.device_problems,
+        rules=rules.rules_of,
+        missed=rules.missed,
+        miscounted=rules.miscounted,
         part=lambda program, facts: msgpack.Packer().pack(artefact.encode_part(program, facts)),
     )

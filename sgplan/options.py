@@ -28,8 +28,20 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_view_options(parser: argparse.ArgumentParser) -> None:
-    """`--json` and `--ops`, for the commands that show programs."""
+    """`--json`, `--ops` and `--kernels`, for the commands that show programs."""
     parser.add_argument("--json", action="store_true", help="the same as JSON")
-    parser.add_argument(
-        "--ops", action="store_true", help="the captured ops, modules and families instead"
+    views = parser.add_mutually_exclusive_group()
+    views.add_argument(
+        "--ops",
+        dest="view",
+        action="store_const",
+        const="ops",
+        help="the captured ops, modules and families instead",
+    )
+    views.add_argument(
+        "--kernels",
+        dest="view",
+        action="store_const",
+        const="kernels",
+        help="what became of the fusion rules, and every kernel, instead",
     )

@@ -5,6 +5,7 @@ Knows which view was asked for; the text of each is the planner's.
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import Any
 from sgplan.failure import Failure
 from sgplan.grammar.plan import Plan
 from sgplan.planner.artefact import Artefact, Part
+from sgplan.planner.kernels_listing import kernels_json, render_kernels
 from sgplan.planner.listing import render_plan
 from sgplan.planner.listing_json import plan_json
 from sgplan.planner.ops_listing import ops_json, render_ops
@@ -48,14 +50,15 @@ def select(saved: Artefact, rank: int | None) -> Shown:
 
 
 def print_view(shown: Shown, view: str) -> None:
-    """Print `listing`, `ops`, `json` or `ops_json`."""
+    """Print `listing`, `ops` or `kernels`, or one of them as JSON (`ops_json`)."""
     sys.stdout.write(_VIEWS[view](shown))
     sys.stdout.flush()
 
 
-def view_of(*, json: bool, ops: bool) -> str:
-    """The view that these options name."""
-    return {(0, 0): "listing", (0, 1): "ops", (1, 0): "json", (1, 1): "ops_json"}[(json, ops)]
+def view_of(args: argparse.Namespace) -> str:
+    """The view that the options of `add_view_options` name."""
+    what = args.view or "listing"
+    return f"{what}_json" if args.json else what
 
 
 def as_json(shown: Shown) -> dict[str, Any]:
@@ -70,6 +73,8 @@ def _json(data: Any) -> str:
 _VIEWS: dict[str, Callable[[Shown], str]] = {
     "listing": lambda shown: render_plan(shown.plan, shown.pairs),
     "ops": lambda shown: render_ops(shown.parts[0].facts),
-    "json": lambda shown: _json(as_json(shown)),
+    "kernels": lambda shown: render_kernels(shown.plan, shown.parts[0].facts),
+    "listing_json": lambda shown: _json(as_json(shown)),
+    "kernels_json": lambda shown: _json(kernels_json(shown.plan, shown.parts[0].facts)),
     "ops_json": lambda shown: _json(ops_json(shown.parts[0].facts)),
 }

@@ -16,6 +16,8 @@ def check_rules(view: View) -> Iterator[Diagnostic]:
     for block in view.all("fuse", "separate"):
         yield from _claims_nothing(block)
         yield from _idle_tolerance(block)
+        yield from _graphless(view, block)
+        yield from _lonely(block)
         if not view.is_sure(block, "match", "in", "except", "model", "priority"):
             continue
         for earlier in seen:
@@ -55,6 +57,29 @@ def _claims_nothing(block: WrittenBlock) -> Iterator[Diagnostic]:
             Label(without.value_span, "left out"),
             (Label(within.value_span, "named"),),
             help="narrow `except`",
+        )
+
+
+def _lonely(block: WrittenBlock) -> Iterator[Diagnostic]:
+    pattern = block.get("match")
+    if block.kind == "separate" and pattern is not None and len(pattern.value.steps) < 2:
+        yield Diagnostic(
+            "SG0613",
+            f"`{block.address}` names what to keep apart, and not from what",
+            Label(pattern.value_span, "one op has nothing to be kept apart from"),
+            help=f"write `match = {pattern.value} -> aten.add`, with the op that reads it",
+        )
+
+
+def _graphless(view: View, block: WrittenBlock) -> Iterator[Diagnostic]:
+    capture = view.speaking_for("capture", block)
+    if capture is not None and capture.value("engine", "auto") == "eager":
+        yield Diagnostic(
+            "SG0521",
+            f"`{block.address}` needs a graph, and the engine makes none",
+            Label(block.span),
+            (place_of(capture, "engine", "the engine is chosen here"),),
+            help="write `engine = inductor`, or take the rule out",
         )
 
 

@@ -22,8 +22,7 @@ def check_sync(view: View) -> Iterator[Diagnostic]:
 
 
 def _graphless(view: View, sync: WrittenBlock) -> Iterator[Diagnostic]:
-    captures = {block.value("model", None): block for block in view.all("capture")}
-    capture = captures.get(sync.value("model", None)) or captures.get(None)
+    capture = view.speaking_for("capture", sync)
     if capture is not None and capture.value("engine", "auto") == "eager":
         yield Diagnostic(
             "SG0520",

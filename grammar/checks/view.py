@@ -42,6 +42,11 @@ class View:
         """Whether every one of the attributes is readable or not written at all."""
         return not any((block.key, name) in self.broken for name in names)
 
+    def speaking_for(self, kind: str, block: WrittenBlock) -> WrittenBlock | None:
+        """The block of a kind that holds for the same model as `block`, or for all models."""
+        found = {other.value("model", None): other for other in self.all(kind)}
+        return found.get(block.value("model", None)) or found.get(None)
+
     @property
     def pipe(self) -> int | None:
         """Size of axis `pipe`, None when it cannot be read."""

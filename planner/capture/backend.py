@@ -9,20 +9,27 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
+from uuid import uuid4
 
 import torch.fx as fx
 
 from sgplan.planner import torch_api
+from sgplan.planner.capture.device_profile import measured
 from sgplan.planner.capture.insert import GROUP_BYTES, OPS_VERSION, insert_ready
 from sgplan.planner.capture.once import SideFile, dynamo_digest
+from sgplan.planner.capture.sites import DeviceProfile
+from sgplan.planner.capture.steering import STEERING_VERSION, Schedule, Steering
+from sgplan.planner.facts import GraphFact
+from sgplan.planner.rules import Rule
+from sgplan.planner.wire import decode, encode
 
 Direction = Literal["forward", "backward"]
 Reductions = Literal["in_graph", "none"]
-RecordGraph = Callable[[fx.GraphModule, Direction, Sequence[Any]], Any]
+RecordGraph = Callable[[fx.GraphModule, Direction, Sequence[Any]], GraphFact]
 
 
 @dataclass(slots=True)
@@ -31,17 +38,35 @@ class Compiled:
 
     Attributes:
         call: what Dynamo shall call.
-        graphs: recorded graphs in wire form, forward before backward.
+        graphs: recorded graphs, forward before backward.
         written: the same before Inductor decomposed them, in plan mode.
         seconds: spent here.
         cache: `hit` when nothing was lowered again, else `miss`; `off` in capture only.
     """
 
     call: Callable[..., Any]
-    graphs: list[Any]
+    graphs: list[GraphFact]
     seconds: float
     cache: Literal["hit", "miss", "off"]
-    written: list[Any] = field(default_factory=list[Any])
+    written: list[GraphFact] = field(default_factory=list[GraphFact])
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """The fusion rules for the graphs of one root.
+
+    Attributes:
+        rules: higher priority first.
+        modules: module paths of the unwrapped model.
+        profile: of the device, for `min_gain`.
+    """
+
+    rules: tuple[Rule, ...] = ()
+    modules: tuple[str, ...] = ()
+    profile: Callable[[], DeviceProfile] = field(default=lambda: measured("cpu"), compare=False)
+
+    def steering(self, direction: Direction, stop: Callable[[], None] | None = None) -> Steering:
+        return Steering(self.rules, direction, self.modules, self.profile, stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +74,15 @@ class GraphCompiler:
     """Compiles with Inductor, caches on, one compile per host.
 
     Attributes:
-        record: turns an ATen graph into plain data (`capture.record`).
+        record: turns an ATen graph into facts (`capture.record`).
         reductions: `in_graph` puts `sgplan.ready` into backward graphs.
+        ruling: what the plan says of fusion.
         context: what the record depends on beside the graph, such as names of parameters.
     """
 
     record: RecordGraph
     reductions: Reductions
+    ruling: Ruling = Ruling()
     context: str = ""
 
     def compile(
@@ -63,30 +90,30 @@ class GraphCompiler:
     ) -> Compiled:
         """Lower and compile `gm`.
 
-        A digest of the graph and of what its record depends on goes into the AOT cache key, so that
-        code is never reused for another kind of reductions nor met without its record; it is taken
-        out of the key of each ATen graph, which is keyed by content.
+        A digest of the graph, of the rules and of what the record depends on goes into every cache
+        key, so that code is never reused for another kind of reductions or other rules, nor met
+        without its record.
         """
         began = time.perf_counter()
-        kind = (OPS_VERSION, GROUP_BYTES, self.reductions, sorted(patches.items()), self.context)
-        digest = dynamo_digest(gm, inputs, str(kind))
+        kind = (OPS_VERSION, GROUP_BYTES, STEERING_VERSION, self.reductions, self.ruling.rules)
+        digest = dynamo_digest(gm, inputs, str((*kind, sorted(patches.items()), self.context)))
         side = SideFile(Path(torch_api.inductor_cache_dir()) / "sgplan", digest)
-        graphs: list[Any] = []
+        graphs: list[GraphFact] = []
         met = 0
 
         def inner(graph: fx.GraphModule, example: Sequence[Any], **kwargs: Any) -> Any:
             nonlocal met
-            direction: Direction = "backward" if kwargs.get("is_backward") else "forward"
-            graphs.append(self.record(graph, direction, inputs))
+            direction = _direction(kwargs)
+            fact = self.record(graph, direction, inputs)
             if direction == "backward" and self.reductions == "in_graph":
                 insert_ready(graph, inputs)
+            number = len(graphs)
             cached = torch_api.graph_cache_enabled()
-            alone = side.turn(len(graphs)) if cached else contextlib.nullcontext()
-            with torch_api.compiler_config(cache_key_tag=""), alone:
-                hits = torch_api.graph_cache_hits()
-                compiled = torch_api.compile_fx_inner(graph, example, **kwargs)
-                met += torch_api.graph_cache_hits() - hits
-                return compiled
+            with side.turn(number) if cached else contextlib.nullcontext():
+                code, schedule, hit = self._lowered(graph, example, kwargs, side, number)
+            met += hit
+            graphs.append(with_schedule(fact, schedule))
+            return code
 
         def whole(**settings: Any) -> Callable[..., Any]:
             with torch_api.functorch_config(force_non_lazy_backward_lowering=True, **settings):
@@ -100,14 +127,76 @@ class GraphCompiler:
 
         with torch_api.compiler_config(cache_key_tag=f"sgplan|{digest}"):
             call = whole()
-            recorded = graphs or side.read()
-            if recorded is None:  # the code was cached by a process that died before it wrote
+            record = Record(tuple(graphs)) if graphs else _decoded(Record, side.read())
+            if record is None:  # the code was cached by a process that died before it wrote
                 call = whole(enable_autograd_cache=False)
-                recorded = graphs
+                record = Record(tuple(graphs))
             if graphs:
-                side.write(graphs)
+                side.write(encode(record))
         cache = "hit" if met == len(graphs) else "miss"
-        return Compiled(call, recorded, time.perf_counter() - began, cache)
+        return Compiled(call, list(record.graphs), time.perf_counter() - began, cache)
+
+    def _lowered(
+        self,
+        graph: fx.GraphModule,
+        example: Sequence[Any],
+        kwargs: dict[str, Any],
+        side: SideFile,
+        number: int,
+    ) -> tuple[Any, Schedule, bool]:
+        """Code of one ATen graph with its schedule, and whether the cache had it.
+
+        A hit does not schedule again: what was seen lies in the side file of the graph, with the
+        tag that the code is cached under, so that neither is ever met without the other.
+        """
+        known = _decoded(_Part, side.read(number))
+        tag = uuid4().hex if known is None else known.tag
+        steering = self.ruling.steering(_direction(kwargs))
+        hits = torch_api.graph_cache_hits()
+        with torch_api.compiler_config(cache_key_tag=tag), torch_api.fusion_hooks(steering):
+            code = torch_api.compile_fx_inner(graph, example, **kwargs)
+        if steering.schedule is not None:
+            side.write(encode(_Part(tag, steering.schedule)), number)
+            return code, steering.schedule, False
+        # A graph that runs nothing has no schedule.
+        schedule = Schedule() if known is None else known.schedule
+        return code, schedule, torch_api.graph_cache_hits() > hits
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What the side file of one ATen graph holds."""
+
+    tag: str
+    schedule: Schedule
+
+
+_T = TypeVar("_T")
+
+
+def _decoded(kind: type[_T], wire: Any) -> _T | None:
+    """None for what is not there or of another version."""
+    try:
+        return None if wire is None else decode(kind, wire)
+    except ValueError:
+        return None
+
+
+def _direction(kwargs: Mapping[str, Any]) -> Direction:
+    """Of the graph that Inductor's compile function is called with these for."""
+    return "backward" if kwargs.get("is_backward") else "forward"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What the side file of one compile holds."""
+
+    graphs: tuple[GraphFact, ...]
+
+
+def with_schedule(fact: GraphFact, schedule: Schedule) -> GraphFact:
+    """The facts of a graph, with what the compiler made of it."""
+    return replace(fact, kernels=schedule.kernels, sites=schedule.sites, near=schedule.near)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +214,11 @@ class GraphRecorder:
         return Compiled(gm.forward, graphs, time.perf_counter() - began, "off")
 
 
-def as_eager_runs(gm: fx.GraphModule, inputs: Sequence[Any], record: RecordGraph) -> list[Any]:
+def as_eager_runs(
+    gm: fx.GraphModule, inputs: Sequence[Any], record: RecordGraph
+) -> list[GraphFact]:
     """The recorded forward and backward of a Dynamo graph in the ops that eager dispatches."""
-    graphs: list[Any] = []
+    graphs: list[GraphFact] = []
 
     def keep(direction: Direction) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
         def compiler(graph: fx.GraphModule, example: Sequence[Any]) -> Callable[..., Any]:
@@ -140,23 +231,35 @@ def as_eager_runs(gm: fx.GraphModule, inputs: Sequence[Any], record: RecordGraph
     return graphs
 
 
+class _Scheduled(Exception):
+    """The schedule is known; nothing further is wanted of this compile."""
+
+
 @dataclass(frozen=True, slots=True)
 class InductorRecorder:
-    """Records the graphs that Inductor would compile, for plan mode; lowers nothing further."""
+    """Records the graphs that Inductor would compile, for plan mode, and how it would fuse them.
+
+    Attributes: as those of `GraphCompiler`.
+    """
 
     record: RecordGraph
+    reductions: Reductions = "none"
+    ruling: Ruling = Ruling()
 
     def compile(
         self, gm: fx.GraphModule, inputs: Sequence[Any], patches: dict[str, Any], name: str | None
     ) -> Compiled:
-        """Trace as `GraphCompiler` does, stop before code generation, go on in plain Python."""
+        """Trace and schedule as `GraphCompiler` does, make no code, run plain Python."""
         began = time.perf_counter()
         written = as_eager_runs(gm, inputs, self.record)
-        graphs: list[Any] = []
+        graphs: list[GraphFact] = []
 
         def inner(graph: fx.GraphModule, example: Sequence[Any], **kwargs: Any) -> Any:
-            direction: Direction = "backward" if kwargs.get("is_backward") else "forward"
-            graphs.append(self.record(graph, direction, inputs))
+            direction = _direction(kwargs)
+            fact = self.record(graph, direction, inputs)
+            if direction == "backward" and self.reductions == "in_graph":
+                insert_ready(graph, inputs)
+            graphs.append(with_schedule(fact, self._schedule(graph, example, kwargs)))
             return _never_called()
 
         with torch_api.functorch_config(
@@ -166,6 +269,25 @@ class InductorRecorder:
                 gm, inputs, inner_compile=inner, config_patches=patches, compile_region_name=name
             )
         return Compiled(gm.forward, graphs, time.perf_counter() - began, "off", written)
+
+    def _schedule(
+        self, graph: fx.GraphModule, example: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Schedule:
+        def stop() -> None:
+            raise _Scheduled
+
+        steering = self.ruling.steering(_direction(kwargs), stop)
+        try:
+            with (
+                torch_api.inductor_config(fx_graph_cache=False),
+                torch_api.fusion_hooks(steering),
+            ):
+                torch_api.compile_fx_inner(graph, example, **kwargs)
+        except Exception:
+            # Inductor wraps what is raised inside; a real error comes before the schedule is known.
+            if steering.schedule is None:
+                raise
+        return steering.schedule or Schedule()
 
 
 def _never_called() -> Callable[..., Any]:

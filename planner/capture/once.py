@@ -74,16 +74,24 @@ class SideFile:
                 fcntl.flock(lock, fcntl.LOCK_SH)
             yield
 
-    def read(self) -> list[Any] | None:
-        """The captured graphs in wire form, None when there is no readable file."""
+    def read(self, number: int | None = None) -> Any:
+        """What was captured, in wire form; None when there is no readable file.
+
+        Args:
+            number: of one ATen graph; all of the compile without it.
+        """
         try:
-            return msgpack.unpackb(self.path.read_bytes())
+            return msgpack.unpackb(self._part(number).read_bytes())
         except (OSError, ValueError, msgpack.UnpackException):
             return None
 
-    def write(self, graphs: list[Any]) -> None:
+    def write(self, captured: Any, number: int | None = None) -> None:
         """Publish by rename, so that a reader never sees half a file."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.path.with_suffix(f".{os.getpid()}.tmp")
-        partial.write_bytes(msgpack.Packer().pack(graphs))
-        partial.replace(self.path)
+        path = self._part(number)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(f".{os.getpid()}.tmp")
+        partial.write_bytes(msgpack.Packer().pack(captured))
+        partial.replace(path)
+
+    def _part(self, number: int | None) -> Path:
+        return self.path if number is None else self.path.with_suffix(f".{number}.msgpack")

@@ -106,11 +106,12 @@ def _is_op(node: fx.Node) -> bool:
 def _op_fact(node: fx.Node, modules: Collection[str]) -> OpFact:
     name = op_name(node.target)
     return OpFact(
-        name, module_of(node, modules), _families(name, node), flops(node), bytes_moved(node)
+        name, module_of(node, modules), op_families(name, node), flops(node), bytes_moved(node)
     )
 
 
-def _families(name: str, node: fx.Node) -> tuple[str, ...]:
+def op_families(name: str, node: fx.Node) -> tuple[str, ...]:
+    """Families of an op; one with an optional bias has it only where `node` has the operand."""
     found = families_of(name)
     place = BIAS_OPERAND.get(base_name(name))
     if place is None or (len(node.args) > place and node.args[place] is not None):

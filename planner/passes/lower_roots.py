@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from sgplan.grammar.plan import Plan
+from sgplan.grammar.plan import Fuse, Plan
 from sgplan.planner.facts import Facts, GraphFact, RootFact
 from sgplan.planner.graphs import Call, backward_chain, calls_of, finishing, main_calls
 from sgplan.planner.origins import asked
@@ -28,13 +28,12 @@ class LowerRoots:
     promises: ClassVar[frozenset[str]] = frozenset({"runs"})
 
     def numerics(self, plan: Plan, facts: Facts) -> str:
-        chosen = (
-            root.engine == "inductor"
-            and root.kind != "compiled"
-            and plan.capture_of(root.name).engine == "inductor"
-            for root in facts.roots
-        )
-        return CHANGE if any(chosen) else ""
+        reasons = [CHANGE] if any(root.made_compiled for root in facts.roots) else []
+        split = [fuse.address for fuse in plan.fuses if _claims_bias(fuse)]
+        if split and any(root.engine == "inductor" for root in facts.roots):
+            rules = " and ".join(f"`{address}`" for address in split)
+            reasons.append(f"a bias that {rules} claims is added behind its product, not within it")
+        return "; ".join(reasons)
 
     def apply(self, program: Program, plan: Plan, facts: Facts) -> Program:
         calls = calls_of(facts)
@@ -60,6 +59,10 @@ class LowerRoots:
             graphs=tuple(graphs),
             phases=_phases(forward, backward),
         )
+
+
+def _claims_bias(fuse: Fuse) -> bool:
+    return any(selector.op == "bias" for selector in fuse.match.steps[0])
 
 
 def _root(plan: Plan, root: RootFact) -> Root:

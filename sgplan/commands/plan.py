@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         return outcome.status
     require_safe([part.program for part in merged.parts])
     shown = select(merged, None)
-    print_view(shown, view_of(json=args.json, ops=args.ops))
+    print_view(shown, view_of(args))
     conclude.TELL[args.progress](done, outcome)
     return _save(args.output, merged) or _status(args, shown)
 

@@ -22,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the programs, and for a run what its events say."""
     from sgplan.showing import view_of
 
-    view = view_of(json=args.json, ops=args.ops)
+    view = view_of(args)
     if Path(args.what).is_dir() or not Path(args.what).exists():
         return _show_run(args.what, args.rank, view)
     return _show_file(Path(args.what), args.rank, view)
@@ -55,7 +55,7 @@ def _show_run(name: str, rank: int | None, view: str) -> int:
     observer = Observer(folder.path)
     observer.finish()
     run, outcome = recorded(folder.read_report(), str(folder.path), plan.source)
-    if view == "json":
+    if view == "listing_json":
         report = to_json(run, outcome, observer.summary, observer.verdicts())
         print(json.dumps({"plan": shown and as_json(shown), "report": report}, indent=2))
         return 0

@@ -16,8 +16,6 @@ from sgplan.interpreter.compiling import Compiling
 from sgplan.interpreter.graph_backend import GraphBackend
 from sgplan.interpreter.takeover import Takeover
 from sgplan.planner.capture.record import record_graph
-from sgplan.planner.facts import GraphFact
-from sgplan.planner.wire import decode, encode
 
 from .world import Left, rank_under
 
@@ -45,7 +43,7 @@ class Script:
 
     def __init__(self, folder: Path, body: str = "") -> None:
         self.rank, self.kept = rank_under(folder, body, mode="plan")
-        graphs = GraphBackend(self.rank, record_graph, encode, lambda w: decode(GraphFact, w))
+        graphs = GraphBackend(self.rank, record_graph)
         compiling = Compiling(self.rank, graphs)
         compiling.install()
         Takeover(self.rank, compiling.entering).install()

@@ -19,6 +19,8 @@ from sgplan.planner.capture.backend import (
     GraphRecorder,
     InductorRecorder,
 )
+from sgplan.planner.capture.record import record_graph
+from sgplan.planner.facts import GraphFact
 
 assert ops.__doc__  # imported for the op it registers
 
@@ -54,8 +56,12 @@ class Net(nn.Module):
 X = torch.linspace(-1, 1, 12).reshape(4, 3)
 
 
-def record(graph: fx.GraphModule, direction: str, inputs: Sequence[Any]) -> list[Any]:
-    return [direction, sum(node.op == "call_function" for node in graph.graph.nodes)]
+def record(graph: fx.GraphModule, direction: Any, inputs: Sequence[Any]) -> GraphFact:
+    return record_graph(graph, direction, "Net.forward")
+
+
+def directions(outcome: Compiled) -> list[str]:
+    return [graph.direction for graph in outcome.graphs]
 
 
 class Trained:
@@ -96,9 +102,9 @@ def test_a_planned_compile_equals_plain_inductor_cold_and_warm(cache: Path) -> N
     assert cold.same(plain)
     assert warm.same(plain)
     assert [outcome.cache for outcome in (*cold.outcomes, *warm.outcomes)] == ["miss", "hit"]
-    graphs = cold.outcomes[0].graphs
-    assert [direction for direction, _ in graphs] == ["forward", "backward"]
-    assert warm.outcomes[0].graphs == graphs
+    assert directions(cold.outcomes[0]) == ["forward", "backward"]
+    assert all(graph.kernels for graph in cold.outcomes[0].graphs)
+    assert warm.outcomes[0].graphs == cold.outcomes[0].graphs
 
 
 @pytest.mark.slow
@@ -115,8 +121,8 @@ def test_code_whose_record_is_gone_is_recorded_again(cache: Path) -> None:
     for path in (cache / "sgplan").glob("*.msgpack"):
         path.unlink()
     (again,) = Trained(GraphCompiler(record, "none")).outcomes
-    assert again.cache == "hit"
     assert again.graphs == first.graphs
+    assert all(graph.kernels for graph in again.graphs)
     (third,) = Trained(GraphCompiler(record, "none")).outcomes
     assert third.graphs == first.graphs
     assert third.cache == "hit"
@@ -124,12 +130,15 @@ def test_code_whose_record_is_gone_is_recorded_again(cache: Path) -> None:
 
 @pytest.mark.slow
 def test_a_record_of_other_names_is_never_reused(cache: Path) -> None:
-    def named(name: str) -> Compiled:
-        (outcome,) = Trained(GraphCompiler(lambda *_: name, "none", name)).outcomes
-        return outcome
+    def regions(name: str) -> list[str]:
+        def named(graph: fx.GraphModule, direction: Any, inputs: Sequence[Any]) -> GraphFact:
+            return record_graph(graph, direction, name)
 
-    assert named("one").graphs == ["one", "one"]
-    assert named("other").graphs == ["other", "other"]
+        (outcome,) = Trained(GraphCompiler(named, "none", context=name)).outcomes
+        return [graph.region for graph in outcome.graphs]
+
+    assert regions("one") == ["one", "one"]
+    assert regions("other") == ["other", "other"]
 
 
 @pytest.mark.slow
@@ -146,14 +155,14 @@ def test_plan_mode_records_what_eager_runs_and_lets_it_run() -> None:
     plain(X).pow(2).mean().backward()
     assert torch.equal(found.output, plain(X))
     (outcome,) = found.outcomes
-    assert [direction for direction, _ in outcome.graphs] == ["forward", "backward"]
+    assert directions(outcome) == ["forward", "backward"]
     assert outcome.cache == "off"
 
 
 def test_plan_mode_records_what_inductor_would_compile_and_compiles_nothing(cache: Path) -> None:
     found = Trained(InductorRecorder(record))
     (outcome,) = found.outcomes
-    assert [direction for direction, _ in outcome.graphs] == ["forward", "backward"]
+    assert directions(outcome) == ["forward", "backward"]
     assert not list(cache.rglob("*.so"))
 
 

@@ -6,7 +6,8 @@ A new torch release is judged by this file first; a function without a test fail
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
@@ -432,6 +433,91 @@ def test_found_inf() -> None:
         found.append(torch_api.found_inf(scaler, optimizer))
         scaler.update()
     assert found == [True, False]
+
+
+class Watching:
+    """Hooks that keep two ops apart and keep the schedule."""
+
+    uuid = "watching"
+    steers = True
+
+    def __init__(self, producer: str, reader: str) -> None:
+        self.names = producer, reader
+        self.units: list[torch_api.Unit] = []
+        self.objections: list[str] = []
+
+    def rewrite(self, graph: fx.Graph) -> None:
+        for node in graph.nodes:
+            if node.name == self.names[0]:
+                torch_api.compute_at_once(node)
+
+    def apart(self, one: AbstractSet[fx.Node], other: AbstractSet[fx.Node]) -> bool:
+        names = [{node.name for node in side} for side in (one, other)]
+        first, second = self.names
+        return any(first in a and second in b for a, b in (names, names[::-1]))
+
+    def together(self, one: AbstractSet[fx.Node], other: AbstractSet[fx.Node]) -> bool:
+        return False
+
+    def objected(self, one: str, other: str, reason: str) -> None:
+        self.objections.append(reason)
+
+    def fused(self, units: Sequence[torch_api.Unit]) -> None:
+        self.units = list(units)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated")
+def test_fusion_hooks_compute_at_once_and_inductor_config() -> None:
+    watching = Watching("relu", "sin")
+
+    def backend(gm: fx.GraphModule, inputs: list[Any]) -> Any:
+        with (
+            torch_api.functorch_config(enable_autograd_cache=False),
+            torch_api.inductor_config(force_disable_caches=True),
+            torch_api.fusion_hooks(watching),
+        ):
+            return torch_api.compile_fx(gm, inputs)
+
+    torch._dynamo.reset()
+    x = torch.linspace(-1, 1, 5)
+    assert torch.equal(
+        torch.compile(lambda x: torch.relu(x).sin(), backend=backend)(x), torch.relu(x).sin()
+    )
+    assert [sorted(n.name for n in unit.nodes) for unit in watching.units] == [["relu"], ["sin"]]
+    assert [unit.kind for unit in watching.units] == ["loops", "loops"]
+    assert "a rule of the plan keeps them apart" in watching.objections
+
+
+def test_registered_op_op_names_and_has_fake() -> None:
+    library = torch.library.Library("sgapi", "DEF")
+    library.define("bare(Tensor x) -> Tensor")
+    library.define("known(Tensor x) -> Tensor")
+    torch.library.register_fake("sgapi::known", torch.empty_like, lib=library)
+    assert torch_api.registered_op("sgapi::gone") is None
+    assert torch_api.registered_op("nowhere::at_all") is None
+    bare, known = (torch_api.registered_op(f"sgapi::{name}").default for name in ("bare", "known"))
+    assert torch_api.op_names("sgapi") == ["bare", "known"]
+    assert not torch_api.has_fake(bare)
+    assert torch_api.has_fake(known)
+
+
+def test_ops_without_fake_and_break_graph_at() -> None:
+    @torch.library.custom_op("sgapi2::bare", mutates_args=())
+    def bare(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    op = torch_api.ops_without_fake()["sgapi2::bare"]
+    torch_api.break_graph_at(op)
+    x = torch.ones(2)
+    assert torch.equal(torch.compile(lambda x: bare(x.sin()), backend="eager")(x), 2 * x.sin())
+    bare.register_fake(torch.empty_like)
+    assert "sgapi2::bare" not in torch_api.ops_without_fake()
+
+
+def test_fake_mode_and_is_fake() -> None:
+    with torch_api.fake_mode():
+        assert torch_api.is_fake(torch.ones(2))
+    assert not torch_api.is_fake(torch.ones(2))
 
 
 def test_every_function_of_the_adapter_is_exercised_here() -> None:

@@ -1,0 +1,39 @@
+"""What `capture` asks of Inductor in its words, and what the device of the run cannot follow."""
+
+from __future__ import annotations
+
+from sgplan.grammar.diagnostics import Diagnostic, Label
+from sgplan.grammar.plan import Capture, Plan
+
+_AUTOTUNE: dict[str, dict[str, object]] = {
+    "off": {},
+    "on": {"max_autotune": True},
+    "max": {"max_autotune": True, "coordinate_descent_tuning": True},
+}
+
+
+def inductor_settings(capture: Capture, device: str) -> dict[str, object]:
+    """Inductor's settings under a `capture` block; empty where it asks for nothing."""
+    graphs = capture.cuda_graphs != "off" and device == "cuda"
+    return _AUTOTUNE[capture.autotune] | ({"triton.cudagraphs": True} if graphs else {})
+
+
+def device_problems(plan: Plan) -> list[Diagnostic]:
+    """SG0513 for every setting that the device does not have: an error where it is required."""
+    return [
+        _no_cuda_graphs(capture, plan.device)
+        for capture in plan.captures
+        if capture.cuda_graphs != "off" and plan.device != "cuda"
+    ]
+
+
+def _no_cuda_graphs(capture: Capture, device: str) -> Diagnostic:
+    span = capture.origin("cuda_graphs")
+    required = capture.cuda_graphs == "required"
+    return Diagnostic(
+        "SG0513",
+        f"`cuda_graphs = {capture.cuda_graphs}` on device `{device}`, which has none",
+        None if span is None else Label(span),
+        help="write `cuda_graphs = prefer`" if required else "",
+        severity="error" if required else "note",
+    )

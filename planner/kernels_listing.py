@@ -1,0 +1,130 @@
+"""What became of fusion rules, and `--kernels`: every kernel with its ops, bytes and rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sgplan.grammar.plan import Plan
+from sgplan.planner.facts import Facts, GraphFact, KernelFact, SiteFact
+from sgplan.planner.graphs import calls_of
+from sgplan.planner.rules import Coverage, coverage
+from sgplan.planner.units import counted, human_bytes
+from sgplan.planner.words import columns
+
+_DONE = {"fuse": "fused", "separate": "separate"}
+
+
+def render_kernels(plan: Plan, facts: Facts) -> str:
+    """The coverage of the rules, then the kernels of every captured graph."""
+    sections = [rule_lines(plan, facts), *(_graph_lines(n, g) for n, g in _graphs(facts))]
+    text = "\n\n".join("\n".join(lines) for lines in sections if lines)
+    return (text or "no graph was compiled: the script runs eagerly") + "\n"
+
+
+def rule_lines(plan: Plan, facts: Facts) -> list[str]:
+    """One row for each rule, below it the sites that are not as the rule says."""
+    lines: list[str] = []
+    rows = [_row(found) for found in coverage(plan, facts)]
+    for row, found in zip(columns(rows), coverage(plan, facts), strict=True):
+        lines.append(row)
+        lines += [f"      {text}" for text in _exceptions(found)]
+    return ["rules", *lines] if lines else []
+
+
+def _row(found: Coverage) -> list[str]:
+    counts, done = found.counts, _DONE[found.block.kind]
+    expected = "" if found.block.expect is None else f"{found.block.expect} expected"
+    return [
+        f"  {found.block.address}",
+        counted(len(found.sites), "site"),
+        expected,
+        f"{counts[done]} {done}",
+        f"{counts['refused']} refused",
+        f"{counts['missed']} missed",
+    ]
+
+
+def _exceptions(found: Coverage) -> list[str]:
+    told = [site for site in found.sites if site.why]
+    by_reason: dict[tuple[str, str], list[SiteFact]] = {}
+    for site in told:
+        by_reason.setdefault((site.outcome, site.why), []).append(site)
+    return [f"{outcome}: {why}: {_where(sites)}" for (outcome, why), sites in by_reason.items()]
+
+
+def _where(sites: Sequence[SiteFact]) -> str:
+    places = list(dict.fromkeys(site.ops[-1][1] or "(root)" for site in sites))
+    more = f" and {len(places) - 3} more" if len(places) > 3 else ""
+    return ", ".join(places[:3]) + more
+
+
+def _graphs(facts: Facts) -> list[tuple[str, GraphFact]]:
+    """Every compiled graph under its name in the program."""
+    found: list[tuple[str, GraphFact]] = []
+    for call in calls_of(facts):
+        found.append((f"{call.root} fwd{call.suffix}", call.forward))
+        if call.backward is not None:
+            found.append((f"{call.root} bwd{call.suffix}", call.backward))
+    return [(name, graph) for name, graph in found if graph.kernels]
+
+
+def _graph_lines(name: str, graph: GraphFact) -> list[str]:
+    moved = sum(kernel.bytes for kernel in graph.kernels)
+    head = f"{name}   {graph.region}   {counted(len(graph.kernels), 'kernel')}   "
+    rows = [
+        [f"  {place}", kernel.kind, human_bytes(kernel.bytes), _ops(kernel)]
+        for place, kernel in enumerate(graph.kernels)
+    ]
+    return [f"{head}{human_bytes(moved)} moved", *columns(rows)]
+
+
+def _ops(kernel: KernelFact) -> str:
+    """Ops by module, in the order in which they first come."""
+    modules: dict[str, list[str]] = {}
+    for op, module in kernel.ops:
+        modules.setdefault(module, []).append(op.removeprefix("aten.").removesuffix(".default"))
+    parts = [f"{' '.join(ops)} ({module or 'root'})" for module, ops in modules.items()]
+    more = [f"and {len(parts) - 4} modules more"] if len(parts) > 4 else []
+    rules = f"   # {' '.join(kernel.rules)}" if kernel.rules else ""
+    return ", ".join(parts[:4] + more) + rules
+
+
+def kernels_json(plan: Plan, facts: Facts) -> dict[str, Any]:
+    """The machine form of `render_kernels`; `planner/README.md` documents its keys."""
+    return {
+        "rules": [
+            {
+                "rule": found.block.address,
+                "expect": found.block.expect,
+                "sites": [_site_json(site) for site in found.sites],
+                "misses": len(found.misses),
+            }
+            for found in coverage(plan, facts)
+        ],
+        "graphs": [
+            {
+                "name": name,
+                "region": graph.region,
+                "kernels": [
+                    {
+                        "kind": kernel.kind,
+                        "bytes": kernel.bytes,
+                        "ops": [{"op": op, "module": module} for op, module in kernel.ops],
+                        "rules": list(kernel.rules),
+                    }
+                    for kernel in graph.kernels
+                ],
+            }
+            for name, graph in _graphs(facts)
+        ],
+    }
+
+
+def _site_json(site: SiteFact) -> dict[str, Any]:
+    return {
+        "ops": [{"op": op, "module": module} for op, module in site.ops],
+        "outcome": site.outcome,
+        "why": site.why,
+        "kernels": list(site.kernels),
+    }
