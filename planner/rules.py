@@ -117,7 +117,7 @@ def miscounted(plan: Plan, facts: Facts) -> list[Diagnostic]:
     found: list[Diagnostic] = []
     for each in coverage(plan, facts):
         if not each.sites:
-            found.append(_nowhere(each))
+            found.append(_nowhere(each, any(root.graphs for root in facts.roots)))
         elif each.block.expect is not None and each.block.expect != len(each.sites):
             found.append(_miscounted(each, each.block.expect))
     return found
@@ -161,7 +161,7 @@ def _miscounted(found: Coverage, expect: int) -> Diagnostic:
     )
 
 
-def _nowhere(found: Coverage) -> Diagnostic:
+def _nowhere(found: Coverage, captured: bool) -> Diagnostic:
     block = found.block
     span = block.origin("match") or block.span
     near = tuple(f"it begins and does not go on at {text}" for text in found.near[:3])
@@ -169,6 +169,7 @@ def _nowhere(found: Coverage) -> Diagnostic:
         "SG0608",
         f"the pattern of `{block.address}` occurs nowhere",
         None if span is None else Label(span),
-        notes=near or ("every op of it was looked for in what was captured",),
-        help="`sgplan plan --ops` lists the captured ops in order",
+        notes=near
+        or ("it was looked for in what was captured" if captured else "no graph was captured",),
+        help="`sgplan plan --ops` lists what was captured",
     )

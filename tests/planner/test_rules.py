@@ -121,6 +121,11 @@ def test_a_rule_without_a_site_is_an_error() -> None:
     assert (found.code, found.severity) == ("SG0608", "error")
 
 
+def test_a_rule_without_any_graph_says_so() -> None:
+    (found,) = miscounted(plan(BIAS % ""), facts(root("eager", "stock", graphs=())))
+    assert found.notes == ("no graph was captured",)
+
+
 def test_the_listing_shows_rules_and_kernels(recorded: Recorded) -> None:
     wanted = plan(BIAS % "  expect = 2")
     found = seen(site(0), site(1, "refused", "predicted gain 0.90, below 1"))
