@@ -99,7 +99,7 @@ def _cold_starts(settings: Settings, ways: Sequence[Way], say: Say) -> dict[str,
     found: dict[str, _Cold] = {}
     first = {way.cache: way for way in reversed(ways) if way.cache is not None}
     for _ in range(settings.cold_starts):
-        for way in (way for way in ways if first.get(way.cache) is way):
+        for way in (way for way in ways if way in first.values()):
             say(f"{settings.model}: cold start of {way.name}")
             shutil.rmtree(_cache(settings, way), ignore_errors=True)
             job = _start(settings, way, "cold")
