@@ -109,7 +109,7 @@ class KernelFact:
     rules: tuple[str, ...] = ()
 
 
-Outcome = Literal["fused", "separate", "refused", "missed", "recomputed", "unproven"]
+Outcome = Literal["fused", "separate", "refused", "missed", "recomputed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class SiteFact:
         key: names the place in the script, the same in every graph that computes it.
         ops: op and module of each step of the pattern.
         outcome: `refused` by a condition of the rule; `missed` by the compiler; `recomputed` for a
-            copy of a forward site in a backward graph; `unproven` before anything was compiled.
+            copy of a forward site in a backward graph.
         why: the reason, or what else there is to know; may be empty.
         kernels: places of the kernels that hold it, in the graph's list.
     """
