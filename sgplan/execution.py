@@ -6,6 +6,7 @@ Shared by `apply`, `plan` and `init`. Knows the order of things; what a run came
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import time
@@ -16,6 +17,7 @@ from typing import Any, Literal
 from sgplan import launch, runfolder
 from sgplan.grammar.diagnostics import Diagnostic
 from sgplan.grammar.plan import PlanFile
+from sgplan.loading import load
 from sgplan.observer import Observer
 from sgplan.report import Run
 from sgplan.runfolder import RunFolder
@@ -44,6 +46,22 @@ class Request:
     expect: dict[str, Any] | None = None
     run_dir: str | None = None
     progress: Literal["shown", "silent"] = "shown"
+
+
+def requested(mode: Literal["apply", "plan"], args: argparse.Namespace) -> Request:
+    """The request of a command line with PLAN, `add_run_options` and a command behind `--`.
+
+    Raises: as `loading.load`.
+    """
+    loaded = load(args.plan, args.set)
+    return Request(
+        mode=mode,
+        plan=loaded.plan,
+        command=tuple(args.command),
+        expect=loaded.expect,
+        run_dir=args.run_dir,
+        progress=args.progress,
+    )
 
 
 @dataclass(frozen=True, slots=True)

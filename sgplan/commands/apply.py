@@ -24,21 +24,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Run the command; returns its exit status, or 1 when the plan did not take hold."""
     from sgplan import conclude
-    from sgplan.execution import Request, execute
-    from sgplan.loading import load
+    from sgplan.execution import execute, requested
     from sgplan.verdict import judge_apply
 
-    loaded = load(args.plan, args.set)
-    done = execute(
-        Request(
-            mode="apply",
-            plan=loaded.plan,
-            command=tuple(args.command),
-            expect=loaded.expect,
-            run_dir=args.run_dir,
-            progress=args.progress,
-        )
-    )
+    done = execute(requested("apply", args))
     outcome = judge_apply(done)
     conclude.conclude(done, outcome)
     conclude.TELL[args.progress](done, outcome)

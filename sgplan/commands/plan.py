@@ -39,25 +39,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Capture and list; returns the exit status."""
     from sgplan import conclude
-    from sgplan.execution import Request, execute
-    from sgplan.loading import load
+    from sgplan.execution import execute, requested
     from sgplan.output import require_place
     from sgplan.planner.safety import require_safe
     from sgplan.showing import print_view, select, view_of
     from sgplan.verdict import judge_plan
 
     require_place(args.output)
-    loaded = load(args.plan, args.set)
-    done = execute(
-        Request(
-            mode="plan",
-            plan=loaded.plan,
-            command=tuple(args.command),
-            expect=loaded.expect,
-            run_dir=args.run_dir,
-            progress=args.progress,
-        )
-    )
+    done = execute(requested("plan", args))
     outcome = judge_plan(done)
     merged = conclude.conclude(done, outcome)
     if merged is None or outcome.status != 0:
