@@ -6,6 +6,9 @@ are gone; then the same memory serves the next backward, else a new buffer is ta
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 import torch
 
 from sgplan.planner import torch_api
@@ -30,6 +33,7 @@ class BucketBuffer:
         "_device",
         "_dtype",
         "_own_uses",
+        "_storage",
         "bucket",
         "flat",
         "handed",
@@ -51,6 +55,7 @@ class BucketBuffer:
         self.flat = torch.empty(0)
         self.views: list[torch.Tensor] = []
         self.pointers: list[int] = []
+        self._storage = self.flat.untyped_storage()
         self._own_uses = 0
 
     def await_gradients(self) -> None:
@@ -60,14 +65,16 @@ class BucketBuffer:
         self.work = None
         self.wire = None
 
-    def open(self) -> None:
-        """Memory for a new backward that nobody else sees."""
-        if self.views and torch_api.storage_uses(self.flat) == self._own_uses:
-            return
+    def open(self) -> bool:
+        """Memory for a new backward that nobody else sees; returns whether it is new memory."""
+        if self.views and torch_api.storage_uses(self._storage) == self._own_uses:
+            return False
         self.flat = torch.zeros(self.bucket.numel, dtype=self._dtype, device=self._device)
         self.views = [self.flat.as_strided(s.shape, s.strides, s.offset) for s in self.bucket.slots]
         self.pointers = [view.data_ptr() for view in self.views]
-        self._own_uses = torch_api.storage_uses(self.flat)
+        self._storage = self.flat.untyped_storage()
+        self._own_uses = torch_api.storage_uses(self._storage)
+        return True
 
     @property
     def in_graph(self) -> bool:
@@ -77,10 +84,36 @@ class BucketBuffer:
     @property
     def all_taken(self) -> bool:
         """Whether every slot that was handed out is some tensor's memory now, so some `.grad`'s."""
-        uses = torch_api.storage_uses(self.flat)
-        return self.in_graph and uses == self._own_uses + len(self.bucket.slots)
+        slots = len(self.bucket.slots)
+        return (
+            self.handed == slots
+            and torch_api.storage_uses(self._storage) == self._own_uses + slots
+        )
 
     @property
     def sent(self) -> torch.Tensor:
         """What goes over the wire."""
         return self.flat if self.wire is None else self.wire
+
+
+class Batch:
+    """Gradients that come to a reducer in one call, again in each step.
+
+    Args:
+        homes: of each gradient, its buffer and its place among the slots.
+        bits: the set of their parameters' indices, as bits.
+
+    Attributes:
+        counts: how many of them each buffer gets.
+    """
+
+    __slots__ = ("_homes", "bits", "counts")
+
+    def __init__(self, homes: Sequence[tuple[BucketBuffer, int]], bits: int) -> None:
+        self._homes = homes
+        self.bits = bits
+        self.counts = list(Counter(buffer for buffer, _ in homes).items())
+
+    def views(self) -> list[torch.Tensor]:
+        """Their slots in the memory that the buffers have now."""
+        return [buffer.views[place] for buffer, place in self._homes]

@@ -9,10 +9,9 @@ through hooks, parameter by parameter, over the same buckets.
 
 from __future__ import annotations
 
-from collections import ChainMap, Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +20,7 @@ from torch.autograd.graph import GradientEdge
 from sgplan.planner import torch_api
 
 if TYPE_CHECKING:
+    from sgplan.interpreter.bucket_buffer import Batch
     from sgplan.interpreter.reducer import Reducer
 
 Root = torch.Tensor | GradientEdge
@@ -34,66 +34,161 @@ class Owner:
     index: int
 
 
+@dataclass(frozen=True, slots=True)
+class Division:
+    """Who takes which of the gradients that an op holds.
+
+    Attributes:
+        shares: reducer, its gradients as a batch, and where the op has them.
+        rest: where the op has those that nobody takes.
+    """
+
+    shares: tuple[tuple[Reducer, Batch, tuple[int, ...]], ...]
+    rest: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Opening:
+    """What one autograd node may hand over.
+
+    Attributes:
+        owners: place in `next_functions` -> owner.
+    """
+
+    owners: Mapping[int, Owner]
+    _divisions: dict[tuple[int, ...], Division] = field(
+        default_factory=dict[tuple[int, ...], Division]
+    )
+
+    def division(self, places: Sequence[int]) -> Division:
+        """Divide the gradients of these places; worked out once for each op of the node."""
+        key = tuple(places)
+        found = self._divisions.get(key)
+        if found is None:
+            found = self._divisions[key] = self._divide(key)
+        return found
+
+    def _divide(self, places: tuple[int, ...]) -> Division:
+        held: dict[Reducer, list[tuple[int, int]]] = {}
+        rest: list[int] = []
+        for position, place in enumerate(places):
+            owner = self.owners.get(place)
+            if owner is None:
+                rest.append(position)
+            else:
+                held.setdefault(owner.reducer, []).append((position, owner.index))
+        shares = tuple(
+            (reducer, reducer.batch([i for _, i in members]), tuple(p for p, _ in members))
+            for reducer, members in held.items()
+        )
+        return Division(shares, tuple(rest))
+
+
 # Whether this process has compiled graphs that ask; without any there is nothing to walk for.
 asked = False
-_NOBODY: Mapping[int, Owner] = {}
-# One entry per compiled node of the backward that runs now: place in `next_functions` -> owner.
-_open: dict[Any, dict[int, Owner]] = {}
+_KNOWN = 64  # openings remembered by a reducer: a graph's inputs may come and go
+# The compiled nodes of the backward that runs now.
+_open: dict[Any, Opening] = {}
 
 
-def owners_of(node: Any) -> Mapping[int, Owner]:
-    """Who takes over gradients of the running node; nobody outside an open gate."""
-    return _open.get(node, _NOBODY)
+def opening_of(node: Any) -> Opening | None:
+    """What the running node may hand over; None outside an open gate."""
+    return _open.get(node)
 
 
-@contextmanager
-def opened(roots: Iterable[Root], reducers: Sequence[Reducer]) -> Iterator[None]:
-    """Hold the gate open for one backward.
+class Opened:
+    """The gate held open for one backward.
 
     Args:
         roots: the tensors or gradient edges `backward` was called on.
         reducers: those that take gradients over in it.
     """
-    global _open
-    before = _open
-    _open = _allowed(roots, reducers)
-    try:
-        yield
-    finally:
-        _open = before
+
+    __slots__ = ("_before", "_now")
+
+    def __init__(self, roots: Iterable[Root], reducers: Sequence[Reducer]) -> None:
+        self._now = _openings(roots, reducers)
+
+    def __enter__(self) -> None:
+        global _open
+        self._before = _open
+        _open = self._now
+
+    def __exit__(self, *error: object) -> None:
+        global _open
+        _open = self._before
 
 
 def _node_of(root: Root) -> Any:
     return root.grad_fn if isinstance(root, torch.Tensor) else root.node
 
 
-def _allowed(roots: Iterable[Root], reducers: Sequence[Reducer]) -> dict[Any, dict[int, Owner]]:
+def _openings(roots: Iterable[Root], reducers: Sequence[Reducer]) -> dict[Any, Opening]:
     """Walk the autograd graph once, down to the parameters of these reducers."""
-    owner_of: Mapping[Any, Owner] = ChainMap(*[reducer.owner_of for reducer in reducers])
     if len(reducers) == 1:
-        owner_of = reducers[0].owner_of
-    allowed: dict[Any, dict[int, Owner]] = {}
-    edges: Counter[Owner] = Counter()
+        owner_of, known = reducers[0].owner_of, reducers[0].openings
+    else:
+        owner_of, known = _owned_once(reducers), {}
+    openings: dict[Any, Opening] = {}
+    edges: list[Mapping[int, Owner]] = []
+    recalled = 0  # openings, each distinct in itself
     stack = [node for root in roots if (node := _node_of(root)) is not None]
     seen = set(stack)
     while stack:
         node = stack.pop()
         after = node.next_functions
-        owners = {p: owner for p, (n, _) in enumerate(after) if (owner := owner_of.get(n))}
+        compiled = torch_api.compiled_node(node)
+        if compiled and (opening := known.get(after)) is not None:
+            openings[node] = opening
+            edges.append(opening.owners)
+            recalled += 1
+            continue
+        owners: dict[int, Owner] = {}
+        others = 0
+        for place, (successor, _) in enumerate(after):
+            if successor is None:
+                continue
+            if (owner := owner_of.get(successor)) is not None:
+                owners[place] = owner
+                continue
+            others += 1
+            if successor not in seen:
+                seen.add(successor)
+                stack.append(successor)
         if owners:
-            edges.update(owners.values())
-            if torch_api.compiled_node(node):
-                allowed[node] = owners
-        if len(owners) < len(after):
-            further = {n for n, _ in after if n is not None and n not in owner_of} - seen
-            seen |= further
-            stack += further
-    if all(reducer.all_free for reducer in reducers) and edges.total() == len(edges):
-        return allowed
-    return {node: _open_ones(owners, edges) for node, owners in allowed.items()}
+            edges.append(owners)
+            if compiled:
+                openings[node] = opening = Opening(owners)
+                # Only leaves outlive the backward, so a key of nothing else may be kept.
+                if not others and _distinct([owners]):
+                    if len(known) >= _KNOWN:
+                        known.clear()
+                    known[after] = opening
+    distinct = recalled == len(edges) == 1 or _distinct(edges)
+    if distinct and all(reducer.all_free for reducer in reducers):
+        return openings
+    count = Counter(owner for owners in edges for owner in owners.values())
+    return {node: Opening(_open_ones(o.owners, count)) for node, o in openings.items()}
 
 
-def _open_ones(owners: Mapping[int, Owner], edges: Counter[Owner]) -> dict[int, Owner]:
+def _owned_once(reducers: Sequence[Reducer]) -> dict[Any, Owner]:
+    """Owners of the parameters that only one of several reducers has; the others go by hooks."""
+    count = Counter(node for reducer in reducers for node in reducer.owner_of)
+    return {
+        node: owner
+        for reducer in reducers
+        for node, owner in reducer.owner_of.items()
+        if count[node] == 1
+    }
+
+
+def _distinct(edges: Iterable[Mapping[int, Owner]]) -> bool:
+    """Whether every parameter has one edge only."""
+    owners = [owner for each in edges for owner in each.values()]
+    return len(set(owners)) == len(owners)
+
+
+def _open_ones(owners: Mapping[int, Owner], edges: Mapping[Owner, int]) -> dict[int, Owner]:
     return {
         place: owner
         for place, owner in owners.items()

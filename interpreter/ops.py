@@ -8,13 +8,13 @@ as soon as the op has returned.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from time import perf_counter
 
 import torch
 from torch.library import Library, register_fake
 
 from sgplan.interpreter import gate
-from sgplan.interpreter.reducer import Reducer
 from sgplan.planner import torch_api
 
 _FLEXIBLE = (torch.Tag.flexible_layout,)  # no copy to force a layout on the gradients
@@ -32,23 +32,33 @@ def _ready(
         inputs: the parameters' places in the running node's `next_functions`.
         strides: the parameters' strides, one after the other.
     """
-    owners = gate.owners_of(torch_api.running_node())
+    began = perf_counter()
+    opening = gate.opening_of(torch_api.running_node())
+    if opening is None:
+        return list(map(_copied, grads, _split(grads, strides)))
+    division = opening.division(inputs)
+    if len(division.shares) == 1 and not division.rest:
+        ((reducer, batch, _),) = division.shares
+        return reducer.take(batch, grads, began)
     slots = list(grads)
-    taken: dict[Reducer, list[tuple[int, int]]] = {}
-    first = 0
-    for position, (grad, place) in enumerate(zip(grads, inputs, strict=True)):
-        owner = owners.get(place)
-        if owner is None:
-            slots[position] = _copied(grad, strides[first : first + grad.dim()])
-        else:
-            taken.setdefault(owner.reducer, []).append((position, owner.index))
-        first += grad.dim()
-    for reducer, members in taken.items():
-        indices = [index for _, index in members]
-        views = reducer.take(indices, [grads[position] for position, _ in members])
-        for (position, _), view in zip(members, views, strict=True):
+    for reducer, batch, positions in division.shares:
+        given = [grads[position] for position in positions]
+        views = reducer.take(batch, given, began)
+        for position, view in zip(positions, views, strict=True):
             slots[position] = view
+        began = perf_counter()
+    layouts = list(_split(grads, strides)) if division.rest else []
+    for position in division.rest:
+        slots[position] = _copied(grads[position], layouts[position])
     return slots
+
+
+def _split(grads: Sequence[torch.Tensor], strides: Sequence[int]) -> Iterator[Sequence[int]]:
+    """The strides of each gradient's parameter."""
+    first = 0
+    for grad in grads:
+        yield strides[first : first + grad.dim()]
+        first += grad.dim()
 
 
 def _copied(grad: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
@@ -59,13 +69,10 @@ def _copied(grad: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
 def _ready_meta(
     grads: Sequence[torch.Tensor], inputs: Sequence[int], strides: Sequence[int]
 ) -> list[torch.Tensor]:
-    slots: list[torch.Tensor] = []
-    first = 0
-    for grad in grads:
-        layout = strides[first : first + grad.dim()]
-        slots.append(torch.empty_strided(grad.shape, layout, dtype=grad.dtype, device=grad.device))
-        first += grad.dim()
-    return slots
+    return [
+        torch.empty_strided(grad.shape, layout, dtype=grad.dtype, device=grad.device)
+        for grad, layout in zip(grads, _split(grads, strides), strict=True)
+    ]
 
 
 _LIBRARY.impl("ready", _ready, "CPU")

@@ -322,13 +322,15 @@ class Rank:
         takers: list[Reducer] = []
         if gate.asked and plain and not torch_api.compiled_autograd_enabled():
             takers = [reducer for reducer in armed if reducer.takes_over]
-        with gate.opened(tensors, takers) if takers else nullcontext():
+        with gate.Opened(tensors, takers) if takers else nullcontext():
             self._depth += 1
             self.steps.own += perf_counter() - began
             try:
                 yield
             finally:
                 self._depth -= 1
+        for reducer in armed:
+            reducer.end_backward()
         self._backward_done(tensors, armed)
 
     def _before_backward(self) -> None:

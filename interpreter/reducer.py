@@ -1,9 +1,10 @@
 """The planned reducer of one data-parallel root: gradients in, the program's backward phase out.
 
 It stands where DDP keeps its C++ reducer and offers the same small surface. Hooks on AccumulateGrad
-nodes and `sgplan.ready` ops in compiled graphs both end in `_mark`; the cursor then carries out
-every instruction whose gradients are there. A forward in grad mode with gradient synchronisation on
-arms it, the first complete reduction disarms it, as stock DDP does.
+nodes and `sgplan.ready` ops in compiled graphs both count gradients into the buckets; the cursor
+then carries out every instruction whose gradients are there. A forward in grad mode with gradient
+synchronisation on arms it, the first complete reduction disarms it, as stock DDP does. Sets of
+parameters are integers, bit by index: one operation for all gradients of a compiled graph's op.
 
 Owns: the bucket buffers, the hooks, the state of the running reduction. The parameters are the
 script's.
@@ -11,16 +12,17 @@ script's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from time import perf_counter
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from sgplan.interpreter.accumulate_hooks import AccumulateHooks
-from sgplan.interpreter.bucket_buffer import BucketBuffer
-from sgplan.interpreter.gate import Owner
+from sgplan.interpreter.bucket_buffer import Batch, BucketBuffer
+from sgplan.interpreter.gate import Opening, Owner
 from sgplan.interpreter.reducer_setup import ReducerSetup
 from sgplan.interpreter.run import Cursor
 from sgplan.planner import torch_api
@@ -63,28 +65,34 @@ class Reducer:
         self.closing = False  # the backward is over: what may wait no longer runs now
         self.wait_seconds = 0.0
         self.own_seconds = 0.0
+        self.elsewhere = 0.0  # seconds in copies, collectives and waits, ever
         self.taken = 0  # gradients reduced in-graph since the last step
         self.hooked = 0  # and through hooks
         self.late: list[str] = []  # buckets but the last that started behind the last gradient
         self._unused: Sequence[int] = ()
-        self._used = bytearray(len(self.parameters))
+        self._used = 0
         # Copied when their bucket is complete, many in one call; others while they are in cache.
         self._small = [p.numel() <= SMALL for p in self.parameters]
+        self._views: dict[Batch, list[torch.Tensor]] = {}  # of the memory that is used now
+        self._all_fresh = [True] * len(self.parameters)
+        self._none_fresh = [False] * len(self.parameters)
         self._reset()
         self._hooks = AccumulateHooks(self.parameters, self)
         self.owner_of = {n: Owner(self, index) for index, n in enumerate(self._hooks.nodes)}
+        # Of compiled nodes with no successor but these parameters, by their `next_functions`.
+        self.openings: dict[tuple[Any, ...], Opening] = {}
 
     def _buffer_of(self, bucket: Bucket) -> BucketBuffer:
         device = self.parameters[bucket.slots[0].index].device
         return BucketBuffer(bucket, DTYPES[bucket.dtype], device)
 
     def _reset(self) -> None:
-        count = len(self.parameters)
-        self._ready = bytearray(count)
-        self._in_graph = bytearray(count)
-        self._fresh = bytearray(count)
+        self._ready = 0  # in a bucket
+        self._in_graph = 0  # those among them that a compiled graph brought
+        self._handing = 0  # those among these that autograd still has to accumulate
+        self._fresh = self._none_fresh
         self.all_free = False  # whether `can_take` holds for every parameter
-        self._missing = count
+        self._missing = len(self.parameters)
         self._opened = False
         self._later: list[int] = []
         self._queued = False
@@ -96,6 +104,7 @@ class Reducer:
         self.armed = False
         self._hooks.remove()
         self.owner_of.clear()
+        self.openings.clear()
 
     # --- the surface DDP calls -------------------------------------------------------------------
 
@@ -105,10 +114,8 @@ class Reducer:
     def _rebuild_buckets(self) -> bool:
         """The list never changes; as in stock, an unfinished reduction is an error here."""
         if self._partial:
-            missing = [
-                name for name, ready in zip(self.setup.names, self._ready, strict=True) if not ready
-            ]
-            raise RuntimeError(_UNFINISHED.format(names=", ".join(missing)))
+            missing = ", ".join(self.setup.names[i] for i in self._without(self._ready))
+            raise RuntimeError(_UNFINISHED.format(names=missing))
         return False
 
     def prepare_for_backward(self, outputs: Sequence[torch.Tensor]) -> None:
@@ -143,10 +150,20 @@ class Reducer:
 
     def begin_backward(self) -> None:
         """Called before an armed backward: remember which gradients nobody can hold yet."""
-        self._fresh = bytearray(
-            [p.grad is None and not p._post_accumulate_grad_hooks for p in self.parameters]
-        )
-        self.all_free = all(self._fresh) and not any(p._backward_hooks for p in self.parameters)
+        self.all_free = False
+        for p in self.parameters:
+            if p.grad is not None or p._post_accumulate_grad_hooks or p._backward_hooks:
+                self._fresh = [
+                    p.grad is None and not p._post_accumulate_grad_hooks for p in self.parameters
+                ]
+                return
+        self.all_free = True
+        self._fresh = self._all_fresh
+
+    def end_backward(self) -> None:
+        """Called after every backward: what waits for its bucket is copied before it can change."""
+        if self._later:
+            self._copy_later()
 
     @property
     def takes_over(self) -> bool:
@@ -155,56 +172,78 @@ class Reducer:
 
     def can_take(self, index: int) -> bool:
         """Whether nobody looks at this parameter's gradient before the reduction is done."""
-        return bool(self._fresh[index]) and not self.parameters[index]._backward_hooks
+        return self._fresh[index] and not self.parameters[index]._backward_hooks
 
-    def take(self, indices: Sequence[int], grads: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Copy gradients out of a compiled graph; returns the slots autograd shall accumulate."""
-        began = perf_counter()
+    def batch(self, indices: Sequence[int]) -> Batch:
+        """What `take` wants to know of gradients that come together."""
+        return Batch([self._place[i] for i in indices], sum(1 << i for i in indices))
+
+    def take(
+        self, batch: Batch, grads: Sequence[torch.Tensor], began: float
+    ) -> list[torch.Tensor]:
+        """Copy gradients out of a compiled graph; returns the slots autograd shall accumulate.
+
+        Args:
+            batch: what gradients they are.
+            grads: in the batch's order.
+            began: `perf_counter` when their op began.
+        """
+        before = self.elsewhere
         self._open()
-        homes = [self._place[index] for index in indices]
-        views = [buffer.views[place] for buffer, place in homes]
+        views = self._views.get(batch)
+        if views is None:
+            views = self._views[batch] = batch.views()
         copying = perf_counter()
         for view, grad in zip(views, grads, strict=True):
             torch.mul(grad, self.scale, out=view)
-        copied = perf_counter()
-        for index, (buffer, _) in zip(indices, homes, strict=True):
-            self._in_graph[index] = 1
-            self._mark(index)
-            buffer.handed += 1
-        self.taken += len(indices)
-        slots = [view.detach() for view in views]
-        self.own_seconds += perf_counter() - began - (copied - copying)
-        self.advance()
+        self.elsewhere += perf_counter() - copying
+        self._mark(batch.bits)
+        self._in_graph |= batch.bits
+        self._handing |= batch.bits
+        self.taken += len(views)
+        slots = [view.data for view in views]  # `detach` costs twice as much
+        complete = False
+        for buffer, count in batch.counts:
+            buffer.handed += count
+            buffer.missing -= count
+            complete = complete or not buffer.missing
+        if complete:
+            self.advance()
+        self._account(began, before)
         return slots
+
+    def _account(self, began: float, before: float) -> None:
+        """Own time is what passed since, without what was spent `elsewhere`."""
+        self.own_seconds += perf_counter() - began - (self.elsewhere - before)
 
     def accumulated(self, index: int) -> None:
         """AccumulateGrad of a parameter has run, with or without a gradient."""
         if self.setup.find_unused and self.parameters[index].grad is not None:
-            self._used[index] = 1
+            self._used |= 1 << index
         if not self.armed:
             return
-        if self._in_graph[index] == 1:
-            self._in_graph[index] = 2
+        if self._handing >> index & 1:
+            self._handing ^= 1 << index
             return
-        began = perf_counter()
+        began, before = perf_counter(), self.elsewhere
         if self._unused:
             self._mark_unused()
-        copying = 0.0
         if self._small[index]:
             self._later.append(index)
         else:
-            copying = self._copy(index)
+            self._copy(index)
         self.hooked += 1
-        self._mark(index)
-        self.own_seconds += perf_counter() - began - copying
+        self._mark_one(index)
         if not self._place[index][0].missing:
             self.advance()
+        self._account(began, before)
 
     def _open(self) -> None:
         """Memory for this reduction, at its first gradient."""
         if not self._opened:
-            for buffer in self.buffers.values():
-                buffer.open()
+            renewed = [buffer.open() for buffer in self.buffers.values()]
+            if any(renewed):
+                self._views.clear()
             self._opened = True
 
     def _view(self, index: int) -> torch.Tensor:
@@ -212,15 +251,15 @@ class Reducer:
         buffer, place = self._place[index]
         return buffer.views[place]
 
-    def _copy(self, index: int) -> float:
-        """Scale one accumulated gradient into its slot; returns the seconds."""
+    def _copy(self, index: int) -> None:
+        """Scale one accumulated gradient into its slot."""
         view, grad = self._view(index), self._gradient(index)
         began = perf_counter()
         if grad is None:
             view.zero_()
         else:
             torch.mul(grad, self.scale, out=view)
-        return perf_counter() - began
+        self.elsewhere += perf_counter() - began
 
     def _copy_later(self) -> None:
         """Scale the small gradients that have come since the last time into their slots."""
@@ -235,8 +274,10 @@ class Reducer:
                 sources.append(grad)
         self._later.clear()
         if targets:
+            began = perf_counter()
             torch_api.copy_all(targets, sources)
             torch_api.scale_all(targets, self.scale)
+            self.elsewhere += perf_counter() - began
 
     def _gradient(self, index: int) -> torch.Tensor | None:
         grad = self.parameters[index].grad
@@ -248,20 +289,28 @@ class Reducer:
             )
         return grad.detach() if grad.requires_grad else grad
 
-    def _mark(self, index: int) -> None:
-        if self._ready[index]:
-            raise RuntimeError(_TWICE.format(name=self.setup.names[index]))
-        self._ready[index] = 1
+    def _mark(self, bits: int) -> None:
+        if twice := self._ready & bits:
+            name = self.setup.names[twice.bit_length() - 1]
+            raise RuntimeError(_TWICE.format(name=name))
+        self._ready |= bits
         self._partial = True
-        self._missing -= 1
+        self._missing -= bits.bit_count()
+
+    def _mark_one(self, index: int) -> None:
+        self._mark(1 << index)
         self._place[index][0].missing -= 1
+
+    def _without(self, bits: int) -> Iterator[int]:
+        """The indices that are not in a set."""
+        return (index for index in range(len(self.parameters)) if not bits >> index & 1)
 
     def _mark_unused(self) -> None:
         """Parameters the forward did not reach are ready with the first gradient, as in stock."""
         unused, self._unused = self._unused, ()
         for index in unused:
             self._view(index).zero_()
-            self._mark(index)
+            self._mark_one(index)
 
     def advance(self) -> None:
         """Carry out what is ready; behind the last gradient, let the rest run at the end."""
@@ -273,19 +322,24 @@ class Reducer:
             torch_api.queue_callback(self._finish)
 
     def _finish(self) -> None:
+        began, before = perf_counter(), self.elsewhere
         self.closing = True
         if self.setup.find_unused:
             self._agree_on_used()
         self._cursor.advance()
+        self._account(began, before)
         self.armed = False
         self._partial = False
-        self._used = bytearray(len(self.parameters))
+        self._used = 0
 
     def _agree_on_used(self) -> None:
         """Which parameters got a gradient on any rank: the others' `.grad` stays untouched."""
-        used = torch.tensor(list(self._used), dtype=torch.int32, device=self.parameters[0].device)
+        mine = [self._used >> index & 1 for index in range(len(self.parameters))]
+        used = torch.tensor(mine, dtype=torch.int32, device=self.parameters[0].device)
+        began = perf_counter()
         dist.all_reduce(used, group=self.setup.group)
-        self._used = bytearray(map(bool, used.tolist()))
+        self.elsewhere += perf_counter() - began
+        self._used = sum(1 << index for index, on in enumerate(used.tolist()) if on)
 
     # --- what handlers do to it ------------------------------------------------------------------
 
@@ -299,6 +353,7 @@ class Reducer:
             raise self.setup.lost(self.setup.root, error) from error
         buffer.work = None
         seconds = perf_counter() - began
+        self.elsewhere += seconds
         self.wait_seconds += seconds
         return seconds
 
@@ -322,13 +377,13 @@ class Reducer:
             slots = zip(buffer.bucket.slots, buffer.views, buffer.pointers, strict=True)
             for slot, view, pointer in slots:
                 index = slot.index
-                if used is not None and not used[index]:
+                if used is not None and not used >> index & 1:
                     continue
                 parameter = self.parameters[index]
                 grad = parameter.grad
                 if grad is None:
                     parameter.grad = view.detach()
-                elif self._in_graph[index] and grad.data_ptr() == pointer:
+                elif self._in_graph >> index & 1 and grad.data_ptr() == pointer:
                     continue
                 elif self._fresh[index]:
                     parameter.grad = view.detach()
@@ -336,4 +391,6 @@ class Reducer:
                     targets.append(grad.detach())
                     sources.append(view)
             if targets:
+                began = perf_counter()
                 torch_api.copy_all(targets, sources)
+                self.elsewhere += perf_counter() - began

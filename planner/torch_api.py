@@ -105,9 +105,9 @@ def grads_accumulator(parameter: torch.Tensor) -> Any:
     return get_gradient_edge(parameter).node
 
 
-def storage_uses(tensor: torch.Tensor) -> int:
-    """How many tensors (and storages) share this storage (`torch._C._storage_Use_Count`)."""
-    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+def storage_uses(storage: torch.UntypedStorage) -> int:
+    """How many tensors and Python objects hold this storage (`torch._C._storage_Use_Count`)."""
+    return torch._C._storage_Use_Count(storage._cdata)
 
 
 def copy_all(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import perf_counter
+
 import torch.distributed as dist
 
 from sgplan.interpreter.events import ReduceStarted, WaitFinished
@@ -19,7 +21,9 @@ def _gradients_there(state: Reducer, instruction: ReduceStart) -> bool:
 def reduce_start(state: Reducer, instruction: ReduceStart) -> None:
     """Begin the sum; the gradients were scaled by 1 / world size when they were copied in."""
     buffer = state.buffers[instruction.bucket]
+    began = perf_counter()
     buffer.work = dist.all_reduce(buffer.sent, group=state.setup.group, async_op=True)
+    state.elsewhere += perf_counter() - began
     state.started(buffer)
     by = "in_graph" if buffer.in_graph else "hook"
     state.setup.emit(ReduceStarted, instruction.bucket, buffer.bucket.nbytes, by)

@@ -20,11 +20,15 @@ class Taker:
         self.owner_of = {
             torch_api.grads_accumulator(p): Owner(this, index) for index, p in enumerate(parameters)
         }
+        self.openings: dict[Any, gate.Opening] = {}
         self.looked_at = looked_at
         self.all_free = not looked_at
 
     def can_take(self, index: int) -> bool:
         return index not in self.looked_at
+
+    def batch(self, indices: Sequence[int]) -> Any:
+        return tuple(indices)
 
 
 def takers(*parameters: torch.Tensor, looked_at: Collection[int] = ()) -> list[Any]:
@@ -47,8 +51,13 @@ X = torch.ones(4, 3)
 
 def allowed(*roots: torch.Tensor, of: nn.Module) -> set[int]:
     """Indices of the parameters a compiled node may hand over."""
-    found = gate._allowed(roots, takers(*of.parameters()))
-    return {owner.index for places in found.values() for owner in places.values()}
+    found = gate._openings(roots, takers(*of.parameters()))
+    return {owner.index for opening in found.values() for owner in opening.owners.values()}
+
+
+def owners(node: Any) -> int:
+    opening = gate.opening_of(node)
+    return 0 if opening is None else len(opening.owners)
 
 
 def test_a_parameter_with_one_edge_from_a_compiled_node_is_allowed(linear: nn.Linear) -> None:
@@ -76,58 +85,59 @@ def test_two_roots_of_one_backward_are_walked_together(linear: nn.Linear) -> Non
 
 def test_parameters_nobody_offered_are_not_allowed(linear: nn.Linear) -> None:
     loss = compiled(linear)(X).sum()
-    assert gate._allowed([loss], takers(linear.bias)).popitem()[1].popitem()[1].index == 0
-    assert gate._allowed([loss], []) == {}
+    (opening,) = gate._openings([loss], takers(linear.bias)).values()
+    assert [owner.index for owner in opening.owners.values()] == [0]
+    assert gate._openings([loss], []) == {}
 
 
 def test_a_gradient_somebody_looks_at_is_not_allowed(linear: nn.Linear) -> None:
     loss = compiled(linear)(X).sum()
-    (places,) = gate._allowed([loss], takers(*linear.parameters(), looked_at=[0])).values()
-    assert [owner.index for owner in places.values()] == [1]
+    (opening,) = gate._openings([loss], takers(*linear.parameters(), looked_at=[0])).values()
+    assert [owner.index for owner in opening.owners.values()] == [1]
 
 
 def test_parameters_of_two_reducers_are_allowed_together(linear: nn.Linear) -> None:
     loss = compiled(linear)(X).sum()
     both = takers(linear.weight) + takers(linear.bias)
-    (places,) = gate._allowed([loss], both).values()
-    assert {owner.reducer for owner in places.values()} == set(both)
+    (opening,) = gate._openings([loss], both).values()
+    assert {owner.reducer for owner in opening.owners.values()} == set(both)
 
 
 def test_places_count_from_the_nodes_own_inputs(linear: nn.Linear) -> None:
     loss = compiled(linear)(X).sum()
-    ((node, places),) = gate._allowed([loss], takers(*linear.parameters())).items()
+    ((node, opening),) = gate._openings([loss], takers(*linear.parameters())).items()
     assert torch_api.compiled_node(node)
-    for place, owner in places.items():
+    for place, owner in opening.owners.items():
         assert node.next_functions[place][0].variable is list(linear.parameters())[owner.index]
 
 
 def test_a_root_without_a_graph_is_no_edge() -> None:
-    assert gate._allowed([torch.ones(1)], []) == {}
+    assert gate._openings([torch.ones(1)], []) == {}
 
 
 def test_the_gate_is_closed_outside_and_after(linear: nn.Linear) -> None:
     loss = compiled(linear)(X).sum()
-    with gate.opened([loss], takers(*linear.parameters())):
+    with gate.Opened([loss], takers(*linear.parameters())):
         (node,) = gate._open
-        assert len(gate.owners_of(node)) == 2
-    assert gate.owners_of(node) == {}
+        assert owners(node) == 2
+    assert owners(node) == 0
     assert gate._open == {}
 
 
 def test_an_error_inside_closes_it(linear: nn.Linear) -> None:
     loss = compiled(linear)(X).sum()
-    with pytest.raises(ValueError, match="script"), gate.opened([loss], takers(linear.weight)):
+    with pytest.raises(ValueError, match="script"), gate.Opened([loss], takers(linear.weight)):
         raise ValueError("the script's")
     assert gate._open == {}
 
 
 def test_a_backward_inside_a_backward_has_its_own_gate(linear: nn.Linear) -> None:
     outer, inner = compiled(linear)(X).sum(), compiled(linear)(X).sum()
-    with gate.opened([outer], takers(*linear.parameters())):
+    with gate.Opened([outer], takers(*linear.parameters())):
         (first,) = gate._open
-        with gate.opened([inner], []):
-            assert gate.owners_of(first) == {}
-        assert len(gate.owners_of(first)) == 2
+        with gate.Opened([inner], []):
+            assert owners(first) == 0
+        assert owners(first) == 2
 
 
 def test_a_gradient_edge_is_a_root_like_a_tensor(linear: nn.Linear) -> None:
@@ -136,3 +146,54 @@ def test_a_gradient_edge_is_a_root_like_a_tensor(linear: nn.Linear) -> None:
     loss = compiled(linear)(X).sum()
     edge: Any = get_gradient_edge(loss)
     assert allowed(edge, of=linear) == {0, 1}
+
+
+def test_an_opening_is_known_again_in_the_next_backward(linear: nn.Linear) -> None:
+    call, offered = compiled(linear), takers(*linear.parameters())
+    first, second = (gate._openings([call(X).sum()], offered) for _ in range(2))
+    assert list(first.values()) == list(second.values())
+
+
+def test_what_is_known_yields_to_a_gradient_somebody_looks_at(linear: nn.Linear) -> None:
+    call, offered = compiled(linear), takers(*linear.parameters())
+    assert len(gate._openings([call(X).sum()], offered).popitem()[1].owners) == 2
+    offered[0].looked_at, offered[0].all_free = [1], False
+    (opening,) = gate._openings([call(X).sum()], offered).values()
+    assert [owner.index for owner in opening.owners.values()] == [0]
+
+
+def test_what_is_known_yields_to_a_second_edge(linear: nn.Linear) -> None:
+    call, offered = compiled(linear), takers(*linear.parameters())
+    assert len(gate._openings([call(X).sum()], offered).popitem()[1].owners) == 2
+    loss = call(X).sum() + linear.weight.pow(2).sum()
+    (opening,) = gate._openings([loss], offered).values()
+    assert [owner.index for owner in opening.owners.values()] == [1]
+
+
+def test_a_node_with_a_successor_of_the_scripts_is_not_kept(linear: nn.Linear) -> None:
+    offered = takers(*linear.parameters())
+    x = torch.ones(4, 3, requires_grad=True)
+    gate._openings([compiled(linear)(x).sum()], offered)
+    assert offered[0].openings == {}
+
+
+def test_a_parameter_of_two_reducers_goes_by_hooks(linear: nn.Linear) -> None:
+    loss = compiled(linear)(X).sum()
+    both = takers(*linear.parameters()) + takers(linear.bias)
+    (opening,) = gate._openings([loss], both).values()
+    assert [(owner.reducer, owner.index) for owner in opening.owners.values()] == [(both[0], 0)]
+
+
+def test_gradients_of_one_op_are_divided_among_their_reducers(linear: nn.Linear) -> None:
+    loss = compiled(linear)(X).sum()
+    both = takers(linear.weight) + takers(linear.bias)
+    (opening,) = gate._openings([loss], both).values()
+    places = {owner.reducer: place for place, owner in opening.owners.items()}
+    asked = [99, *(places[reducer] for reducer in both)]
+    division = opening.division(asked)
+    assert division.rest == (0,)
+    assert [(reducer, batch, at) for reducer, batch, at in division.shares] == [
+        (both[0], (0,), (1,)),
+        (both[1], (0,), (2,)),
+    ]
+    assert opening.division(asked) is division

@@ -7,7 +7,7 @@ import torch
 from torch.library import opcheck
 
 from sgplan.interpreter import gate, ops
-from sgplan.interpreter.gate import Owner
+from sgplan.interpreter.gate import Opening, Owner
 
 assert ops.__doc__  # imported for the op it registers
 
@@ -27,8 +27,13 @@ class Recorder:
         self.slot = slot
         self.taken: list[list[int]] = []
 
-    def take(self, indices: list[int], grads: list[torch.Tensor]) -> list[torch.Tensor]:
-        self.taken.append(indices)
+    def batch(self, indices: list[int]) -> list[int]:
+        return indices
+
+    def take(
+        self, batch: list[int], grads: list[torch.Tensor], began: float
+    ) -> list[torch.Tensor]:
+        self.taken.append(batch)
         return [self.slot.copy_(grad) for grad in grads]
 
 
@@ -62,18 +67,30 @@ def test_a_copy_has_the_parameters_strides_and_not_the_gradients() -> None:
     assert torch.equal(slot, contiguous)
 
 
+def opened_for(monkeypatch: pytest.MonkeyPatch, recorder: Any, *places: int) -> None:
+    opening = Opening({place: Owner(recorder, place) for place in places})
+    monkeypatch.setattr(gate, "opening_of", lambda node: opening)
+
+
 def test_an_owner_takes_all_its_gradients_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder: Any = Recorder(torch.zeros(4))
-    places = {0: Owner(recorder, 0), 1: Owner(recorder, 1)}
-    monkeypatch.setattr(gate, "owners_of", lambda node: places)
-    first, second, third = READY(*arguments(torch.ones(4), torch.full((4,), 2.0), torch.ones(4)))
-    assert first is not third
+    recorder = Recorder(torch.zeros(4))
+    opened_for(monkeypatch, recorder, 0, 1)
+    first, second = READY(*arguments(torch.ones(4), torch.full((4,), 2.0)))
     assert first.data_ptr() == second.data_ptr() == recorder.slot.data_ptr()
-    assert third.data_ptr() != recorder.slot.data_ptr()
     assert recorder.taken == [[0, 1]]
 
 
+def test_what_no_owner_takes_is_copied_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(torch.zeros(4))
+    opened_for(monkeypatch, recorder, 0, 2)
+    first, second, third = READY(*arguments(torch.ones(4), torch.full((4,), 2.0), torch.ones(4)))
+    assert first.data_ptr() == third.data_ptr() == recorder.slot.data_ptr()
+    assert second.data_ptr() != recorder.slot.data_ptr()
+    assert second.eq(2).all()
+    assert recorder.taken == [[0, 2]]
+
+
 def test_outside_of_a_backward_nobody_owns() -> None:
-    assert gate.owners_of(None) == {}
+    assert gate.opening_of(None) is None
     (slot,) = READY(*arguments(torch.ones(2)))
     assert slot.eq(1).all()

@@ -45,8 +45,14 @@ def plain_gradients(seed: int = 1) -> list[torch.Tensor]:
 def armed_backward(reducer: Reducer, loss: torch.Tensor) -> None:
     reducer._rebuild_buckets()
     reducer.prepare_for_backward([loss])
+    backward(reducer, loss)
+
+
+def backward(reducer: Reducer, loss: torch.Tensor, *, create_graph: bool = False) -> None:
+    """As the rank does it for a backward without compiled graphs."""
     reducer.begin_backward()
-    loss.backward()
+    loss.backward(create_graph=create_graph)
+    reducer.end_backward()
 
 
 def gradients(net: nn.Module) -> list[Any]:
@@ -94,8 +100,7 @@ def test_autograd_grad_leaves_it_armed(tmp_path: Path) -> None:
     torch.autograd.grad(loss, list(net.parameters()))
     assert reducer.armed
     assert kept.events == []
-    reducer.begin_backward()
-    loss_of(net).backward()
+    backward(reducer, loss_of(net))
     assert kept.of(ReduceStarted)
 
 
@@ -132,8 +137,7 @@ def test_two_backwards_can_share_one_reduction(tmp_path: Path) -> None:
     reducer, kept = reducer_of(net, tmp_path)
     reducer.prepare_for_backward([])
     for part in (net.body(torch.ones(2, 7)).sum(), net.head(torch.ones(2, 33)).sum()):
-        reducer.begin_backward()
-        part.backward()
+        backward(reducer, part)
     assert len(kept.of(WaitFinished)) == 1
     plain = Net()
     plain.body(torch.ones(2, 7)).sum().backward()
@@ -310,8 +314,7 @@ def test_a_double_backward_gradient_is_reduced_without_its_graph(tmp_path: Path)
     reducer, _ = reducer_of(net, tmp_path)
     loss = loss_of(net)
     reducer.prepare_for_backward([])
-    reducer.begin_backward()
-    loss.backward(create_graph=True)
+    backward(reducer, loss, create_graph=True)
     assert equal([grad.detach() for grad in gradients(net)], plain_gradients())
 
 
@@ -358,3 +361,17 @@ def test_a_reducer_counts_how_gradients_came(tmp_path: Path) -> None:
     armed_backward(reducer, loss_of(net))
     assert (reducer.hooked, reducer.taken) == (4, 0)
     assert {event.by for event in kept.of(ReduceStarted)} == {"hook"}
+
+
+def test_a_gradient_is_taken_before_the_script_can_change_it(tmp_path: Path) -> None:
+    net = Net()
+    reducer, kept = reducer_of(net, tmp_path)
+    reducer.prepare_for_backward([])
+    backward(reducer, net.body(torch.ones(2, 7)).sum())
+    net.zero_grad()
+    backward(reducer, net.head(torch.ones(2, 33)).sum())
+    assert len(kept.of(WaitFinished)) == 1
+    plain = Net()
+    plain.body(torch.ones(2, 7)).sum().backward()
+    plain.head(torch.ones(2, 33)).sum().backward()
+    assert equal(gradients(net), gradients(plain))
