@@ -98,11 +98,11 @@ def measure(settings: Settings, ways: Sequence[Way], say: Say) -> dict[str, Figu
 def _cold_starts(settings: Settings, ways: Sequence[Way], say: Say) -> dict[str, _Cold]:
     found: dict[str, _Cold] = {}
     first = {way.cache: way for way in reversed(ways) if way.cache is not None}
-    for _ in range(settings.cold_starts):
+    for number in range(settings.cold_starts):
         for way in (way for way in ways if way in first.values()):
             say(f"{settings.model}: cold start of {way.name}")
             shutil.rmtree(_cache(settings, way), ignore_errors=True)
-            job = _start(settings, way, "cold")
+            job = _start(settings, way, f"cold{number}")
             try:
                 job.wait_parked()
                 timings = job.finish()
