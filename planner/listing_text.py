@@ -71,6 +71,7 @@ def _graph_row(graph: Graph) -> list[str]:
         human_flops(graph.flops),
         f"{moved} moved" if moved else "",
         f"{saved} saved" if saved else "",
+        counted(graph.kernels, "kernel") if graph.kernels else "",
         f"in-graph: {' '.join(graph.buckets)}" if graph.buckets else "",
     ]
 

@@ -105,6 +105,7 @@ def _graph_cells(graph: Graph) -> list[str]:
         known("flops", graph.flops),
         known("bytes", graph.bytes),
         known("saved", graph.bytes_saved),
+        known("kernels", graph.kernels),
         f"buckets {words(graph.buckets)}" if graph.buckets else "",
         format_origin(graph.origin),
     ]
@@ -238,6 +239,7 @@ def _read_graph(cursor: Cursor, parts: _Parts) -> None:
         flops=known("flops"),
         bytes=known("bytes"),
         bytes_saved=known("saved"),
+        kernels=known("kernels"),
         buckets=cursor.words() if cursor.maybe("buckets") else (),
         origin=parse_origin(cursor),
     )

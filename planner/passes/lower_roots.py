@@ -33,6 +33,10 @@ class LowerRoots:
         if split and any(root.engine == "inductor" for root in facts.roots):
             rules = " and ".join(f"`{address}`" for address in split)
             reasons.append(f"a bias that {rules} claims is added behind its product, not within it")
+        own = [fuse.address for fuse in plan.fuses if fuse.with_ != "inductor"]
+        if own:
+            rules = ", ".join(f"`{address}`" for address in own)
+            reasons.append(f"a Triton kernel stands for the ops of {rules}")
         return "; ".join(reasons)
 
     def apply(self, program: Program, plan: Plan, facts: Facts) -> Program:
@@ -126,6 +130,7 @@ def _graph(
         flops=fact.flops,
         bytes=fact.bytes,
         bytes_saved=fact.bytes_saved if fact.direction == "forward" else None,
+        kernels=len(fact.kernels) or None,
         buckets=buckets,
         origin=origin,
     )
