@@ -44,6 +44,7 @@ from sgplan.grammar.selectors import (
 from sgplan.grammar.values import (
     FILE,
     FILE_AND_NAME,
+    KERNEL,
     MODEL_LABEL,
     QUALIFIED,
     String,
@@ -134,8 +135,12 @@ _EXPECT = (_A("expect", _COUNT), _A("on_miss", words("error", "warn"), "error"))
 _TRITON = Call(
     "triton",
     Triton,
-    (Parameter("kernel", FILE_AND_NAME),),
-    (Parameter("reference", FILE_AND_NAME), Parameter("tolerance", _TOLERANCE)),
+    (Parameter("kernel", KERNEL),),
+    (
+        Parameter("reference", FILE_AND_NAME),
+        Parameter("backward", FILE_AND_NAME),
+        Parameter("tolerance", _TOLERANCE),
+    ),
 )
 _GAIN = Real("a ratio", "1.0")
 _MIN_GAIN = Call("min_gain", MinGain, (Parameter("ratio", _GAIN),))
@@ -225,7 +230,6 @@ BLOCKS: tuple[BlockSpec, ...] = (
                 "with",
                 either(words("inductor"), _TRITON),
                 "inductor",
-                unbuilt=lambda value: value != "inductor",
             ),
             _A(
                 "where",

@@ -122,16 +122,6 @@ PLAN_CODES: tuple[Code, ...] = (
         plan('fuse "a" { match = norm  in = "layers.*"  except = "layers.0" }'),
     ),
     Code(
-        "SG0603",
-        "tolerance without a reference",
-        "`tolerance` says how far a kernel may be from its `reference`.",
-        plan('fuse "n" { match = norm  with = triton("n.py:f", tolerance = 1e-5) }'),
-        plan(
-            'fuse "n" { match = norm  with = triton("n.py:f", reference = "n.py:g", '
-            "tolerance = 1e-5) }"
-        ),
-    ),
-    Code(
         "SG0604",
         "admission of an op of torch",
         "`operator` admits ops from outside; torch's own are known.",

@@ -153,6 +153,14 @@ RUN_CODES: tuple[Code, ...] = (
         found="run",
     ),
     Code(
+        "SG0614",
+        "kernel that computes something else",
+        "A kernel of `with = triton(…)` is compiled for every architecture and compared with its "
+        "reference, and that with the script's own ops, before the first step. What differs, fails "
+        "or writes outside of its tensors is not used.",
+        found="run",
+    ),
+    Code(
         "SG0901",
         "no step ran",
         "The command ended and no optimizer step was seen in any rank: the script only evaluates, "

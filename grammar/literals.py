@@ -70,6 +70,7 @@ class Triton:
 
     kernel: str
     reference: str | None = None
+    backward: str | None = None
     tolerance: float | None = None
 
 

@@ -231,6 +231,9 @@ QUALIFIED = String("a module and a name in it", '"train:GPT"', r"[A-Za-z_][\w.]*
 FILE_AND_NAME = String(
     "a file and a name in it", '"kernels/norm.py:layer_norm"', r"[^:]+\.py:[A-Za-z_]\w*"
 )
+KERNEL = String(
+    "a file and a name in it", '"kernels/norm.py:layer_norm"', r"(sgplan|[^:]+\.py):[A-Za-z_]\w*"
+)
 MODEL_LABEL = String("the label of a `model` block", '"G"', r"[A-Za-z_][A-Za-z0-9_-]*")
 
 

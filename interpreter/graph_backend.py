@@ -33,6 +33,9 @@ from sgplan.planner.capture.insert import grouped, parameter_gradients
 from sgplan.planner.capture.provenance import input_names, output_names
 from sgplan.planner.capture.record import ValueNames
 from sgplan.planner.facts import GraphFact
+from sgplan.planner.kernels.check import objection
+from sgplan.planner.kernels.source import Kernel, KernelFault, located
+from sgplan.planner.rules import Rule, no_kernel, rejected
 
 Record = Callable[..., GraphFact]
 
@@ -48,6 +51,7 @@ class GraphBackend:
     def __init__(self, rank: Rank, record: Record) -> None:
         self._rank = rank
         self._record = record
+        self._folder = Path(rank.plan.source).absolute().parent  # before the script changes its own
 
     def compile(
         self,
@@ -87,7 +91,27 @@ class GraphBackend:
         device = self._rank.device
         folder = Path(torch_api.inductor_cache_dir()) / "sgplan"
         rules = () if root is None else self._rank.planner.rules(self._rank.plan, root.name)
-        return Ruling(rules, _modules(root), lambda: device_profile(device, folder))
+        return Ruling(
+            rules,
+            _modules(root),
+            lambda: device_profile(device, folder),
+            self._kernels(rules),
+            lambda case: objection(case, folder),
+            lambda placed: self._rank.report(rejected(self._rank.plan, placed)),
+        )
+
+    def _kernels(self, rules: Sequence[Rule]) -> dict[str, Kernel]:
+        """The kernels of rules; one that is not there ends the rank."""
+        found: dict[str, Kernel] = {}
+        for rule in rules:
+            if rule.kernel is None:
+                continue
+            try:
+                found[rule.address] = located(rule.kernel, self._folder)
+            except KernelFault as fault:
+                block = next(b for b in self._rank.plan.fuses if b.address == rule.address)
+                self._rank.report([no_kernel(block, str(fault))])
+        return found
 
     def recorder(self, root: Root) -> Callable[..., Any]:
         """A backend that records a root's graphs as eager runs them, for plan mode."""

@@ -109,7 +109,9 @@ class KernelFact:
     rules: tuple[str, ...] = ()
 
 
-Outcome = Literal["fused", "separate", "refused", "missed", "recomputed"]
+Outcome = Literal[
+    "fused", "separate", "replaced", "refused", "missed", "rejected", "recomputed"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +122,10 @@ class SiteFact:
         rule: its address (`fuse.bias_gelu`).
         key: names the place in the script, the same in every graph that computes it.
         ops: op and module of each step of the pattern.
-        outcome: `refused` by a condition of the rule; `missed` by the compiler; `recomputed` for a
-            copy of a forward site in a backward graph.
+        outcome: `replaced` by a kernel of the user's; `refused` by a condition of the rule, or
+            because no kernel can stand there; `missed` by the compiler; `rejected` because the
+            kernel computes something else; `recomputed` for a copy of a forward site in a backward
+            graph.
         why: the reason, or what else there is to know; may be empty.
         kernels: places of the kernels that hold it, in the graph's list.
     """
@@ -132,6 +136,19 @@ class SiteFact:
     outcome: Outcome
     why: str = ""
     kernels: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A site of a rule with a kernel, on its way into a graph.
+
+    Attributes:
+        fact: its `key` is the name of the Dynamo node that stands there, if one does.
+        op: the name of the kernel's op; empty where the script's ops were left.
+    """
+
+    fact: SiteFact
+    op: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
-from sgplan.grammar.plan import Plan
+from sgplan.grammar.plan import Fuse, Plan
 from sgplan.planner.facts import Facts, GraphFact, KernelFact, SiteFact
 from sgplan.planner.graphs import calls_of
 from sgplan.planner.rules import Coverage, coverage
 from sgplan.planner.units import counted, human_bytes
 from sgplan.planner.words import columns
 
+# The op that `kernels/op.py` registers for a kernel: its function, and a digest.
+_KERNEL = re.compile(r"sgplan_kernels::(\w+?)_[0-9a-f]{8}(?:_backward)?\.default")
 _DONE = {"fuse": "fused", "separate": "separate"}
 
 
@@ -33,7 +36,9 @@ def rule_lines(plan: Plan, facts: Facts) -> list[str]:
 
 
 def _row(found: Coverage) -> list[str]:
-    counts, done = found.counts, _DONE[found.block.kind]
+    counts = found.counts
+    own = isinstance(found.block, Fuse) and found.block.with_ != "inductor"
+    done = "replaced" if own else _DONE[found.block.kind]
     expected = "" if found.block.expect is None else f"{found.block.expect} expected"
     return [
         f"  {found.block.address}",
@@ -41,7 +46,7 @@ def _row(found: Coverage) -> list[str]:
         expected,
         f"{counts[done]} {done}",
         f"{counts['refused']} refused",
-        f"{counts['missed']} missed",
+        f"{counts['rejected']} rejected" if own else f"{counts['missed']} missed",
     ]
 
 
@@ -83,11 +88,19 @@ def _ops(kernel: KernelFact) -> str:
     """Ops by module, in the order in which they first come."""
     modules: dict[str, list[str]] = {}
     for op, module in kernel.ops:
-        modules.setdefault(module, []).append(op.removeprefix("aten.").removesuffix(".default"))
+        modules.setdefault(module, []).append(_short(op))
+    if not modules:
+        return "a copy in another layout"
     parts = [f"{' '.join(ops)} ({module or 'root'})" for module, ops in modules.items()]
     more = [f"and {len(parts) - 4} modules more"] if len(parts) > 4 else []
     rules = f"   # {' '.join(kernel.rules)}" if kernel.rules else ""
     return ", ".join(parts[:4] + more) + rules
+
+
+def _short(op: str) -> str:
+    """`gelu` for `aten.gelu.default`, `triton:norm` for the op of a kernel."""
+    own = _KERNEL.fullmatch(op)
+    return f"triton:{own[1]}" if own else op.removeprefix("aten.").removesuffix(".default")
 
 
 def kernels_json(plan: Plan, facts: Facts) -> dict[str, Any]:

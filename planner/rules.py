@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sgplan.grammar.diagnostics import Diagnostic, Label
-from sgplan.grammar.plan import Fuse, MinGain, Pattern, Plan, Separate
-from sgplan.planner.facts import Facts, GraphFact, SiteFact
+from sgplan.grammar.plan import Fuse, MinGain, Pattern, Plan, Separate, Triton
+from sgplan.planner.facts import Facts, GraphFact, Placed, SiteFact
 from sgplan.planner.graphs import calls_of
 
 
@@ -26,6 +26,7 @@ class Rule:
         inside, outside: module globs; every op of a site lies in one of the first, if there are
             any, and in none of the second.
         where: conditions of `fuse`.
+        kernel: what stands for the ops of a site; None leaves them to the compiler.
     """
 
     address: str
@@ -34,6 +35,7 @@ class Rule:
     inside: tuple[str, ...] = ()
     outside: tuple[str, ...] = ()
     where: tuple[str | MinGain, ...] = ()
+    kernel: Triton | None = None
 
 
 def rules_of(plan: Plan, root: str | None) -> tuple[Rule, ...]:
@@ -52,7 +54,11 @@ def _rule(block: Fuse | Separate) -> Rule:
         block.in_,
         block.except_,
         block.where if fuses else (),
+        block.with_ if fuses and isinstance(block.with_, Triton) else None,
     )
+
+
+_MISSED = ("missed", "rejected")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +68,8 @@ class Coverage:
     Attributes:
         sites: one for each place in the script, in graph order; a copy that the backward computes
             again stands only in `misses`.
-        misses: sites, copies and variants included, where the compiler did not do it.
+        misses: sites, copies and variants included, where the compiler did not do it, or where the
+            kernel computes something else.
         near: where the pattern begins and does not go on.
     """
 
@@ -86,7 +93,7 @@ def coverage(plan: Plan, facts: Facts) -> tuple[Coverage, ...]:
         (*plan.fuses, *plan.separates), key=lambda b: b.span.start if b.span else 0
     ):
         sites = {s.key: s for s in _sites(listed, block.address) if s.outcome != "recomputed"}
-        misses = tuple(s for s in _sites(graphs, block.address) if s.outcome == "missed")
+        misses = tuple(s for s in _sites(graphs, block.address) if s.outcome in _MISSED)
         near = [text for g in listed for rule, text in g.near if rule == block.address]
         found.append(Coverage(block, tuple(sites.values()), misses, tuple(dict.fromkeys(near))))
     return tuple(found)
@@ -108,8 +115,14 @@ def _sites(graphs: Iterable[GraphFact], rule: str) -> Iterator[SiteFact]:
 
 
 def missed(plan: Plan, facts: Facts) -> list[Diagnostic]:
-    """SG0606 for every rule that the compiler did not follow somewhere."""
-    return [_missed(found) for found in coverage(plan, facts) if found.misses]
+    """SG0606 for every rule that the compiler did not follow somewhere, SG0614 for bad kernels."""
+    return [
+        _rejected(found.block, found.misses[0])
+        if found.misses[0].outcome == "rejected"
+        else _missed(found)
+        for found in coverage(plan, facts)
+        if found.misses
+    ]
 
 
 def miscounted(plan: Plan, facts: Facts) -> list[Diagnostic]:
@@ -139,6 +152,40 @@ def _missed(found: Coverage) -> Diagnostic:
         None if (span := block.origin("match") or block.span) is None else Label(span),
         notes=(f"the compiler's reason: {first.why}",),
         help="narrow it with `in` or `except`, or write `on_miss = warn`",
+        severity="error" if block.on_miss == "error" else "warning",
+    )
+
+
+def no_kernel(block: Fuse, why: str) -> Diagnostic:
+    """SG0614 for a kernel that is not there."""
+    assert isinstance(block.with_, Triton)
+    span = block.origin("with") or block.span
+    return Diagnostic(
+        "SG0614",
+        f"`{block.with_.kernel}` of `{block.address}` cannot be used",
+        None if span is None else Label(span),
+        notes=(why,),
+        help="a path is relative to the plan's folder",
+    )
+
+
+def rejected(plan: Plan, placed: Iterable[Placed]) -> list[Diagnostic]:
+    """SG0614 for every kernel that computes something else and may not be left out."""
+    found = {p.fact.rule: p.fact for p in placed if p.fact.outcome == "rejected"}
+    blocks = [block for block in plan.fuses if block.address in found and block.on_miss == "error"]
+    return [_rejected(block, found[block.address]) for block in blocks]
+
+
+def _rejected(block: Fuse | Separate, first: SiteFact) -> Diagnostic:
+    assert isinstance(block, Fuse)
+    assert isinstance(block.with_, Triton)
+    span = block.origin("with") or block.span
+    return Diagnostic(
+        "SG0614",
+        f"`{block.with_.kernel}` may not stand for {place(first)}",
+        None if span is None else Label(span),
+        notes=tuple(first.why.splitlines()),
+        help="mend the kernel, or take `with` out and let the compiler fuse the ops",
         severity="error" if block.on_miss == "error" else "warning",
     )
 

@@ -7,6 +7,7 @@ and exercises each. This is the only published contract that imports torch.
 
 from __future__ import annotations
 
+import copy
 import functools
 import sys
 import weakref
@@ -43,6 +44,7 @@ __all__ = [
     "descriptors",
     "dynamo_counters",
     "fake_mode",
+    "fake_mode_of",
     "find_tensors",
     "flop_formula",
     "found_inf",
@@ -77,6 +79,7 @@ __all__ = [
     "size_hint",
     "skip_frames",
     "storage_uses",
+    "trace_calls",
     "wrap_inline",
 ]
 
@@ -298,6 +301,14 @@ def fake_mode() -> Any:
     return FakeTensorMode()
 
 
+def fake_mode_of(tensor: torch.Tensor) -> Any:
+    """The mode that a fake tensor lives in (`FakeTensor.fake_mode`)."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    assert isinstance(tensor, FakeTensor)
+    return tensor.fake_mode
+
+
 def is_fake(value: object) -> bool:
     """Whether a tensor has no memory."""
     from torch._subclasses.fake_tensor import FakeTensor
@@ -495,9 +506,14 @@ class _Computed:
         return self._of[name]
 
     def _walked(self, part: Any) -> frozenset[fx.Node]:
+        from torch._inductor import ir
         from torch._inductor.virtualized import V
 
         origins = {n for n in part.node.get_origins() if n.op == "call_function"}
+        foreign = {n for n in origins if _is_foreign(n.target)}
+        if foreign and isinstance(part.node, ir.ExternKernel):
+            return frozenset(foreign)
+        origins -= foreign  # its operands, stored for it
         made = {buffer.node.get_origin_node() for buffer in part.get_outputs()} & origins
         pending = list(made or {n for n in origins if origins.isdisjoint(n.users)})
         buffers: list[Any] = [V.graph.try_get_buffer(d.name) for d in part.read_writes.reads]
@@ -509,6 +525,11 @@ class _Computed:
                     found.add(before)
                     pending.append(before)
         return frozenset(found)
+
+
+def _is_foreign(op: object) -> bool:
+    """Whether only a call of the op itself computes it."""
+    return isinstance(op, torch._ops.OpOverload) and op.namespace not in ("aten", "prims")
 
 
 def _unit(node: Any, computed: _Computed) -> Unit | None:
@@ -552,6 +573,53 @@ def capture_only(
     )
     with functorch_config(force_non_lazy_backward_lowering=True, enable_autograd_cache=False):
         trace(gm, list(inputs))
+
+
+def trace_calls(gm: fx.GraphModule) -> tuple[fx.GraphModule, dict[str, fx.Node]]:
+    """The ATen ops below autograd that a Dynamo graph calls, forward only; nothing runs.
+
+    Nodes carry the marks of the Dynamo node that called them (`torch.fx.traceback`), first of all
+    its name in `from_node`. Source: how AOTAutograd calls `make_fx`.
+
+    Returns:
+        The graph, and for each node of `gm` that makes a tensor or a size, who has its value.
+    """
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.fx.traceback import preserve_node_meta
+
+    gm = _with_named_bodies(gm)
+    values: dict[str, Any] = {}
+
+    class Noting(fx.Interpreter):
+        def run_node(self, n: fx.Node) -> Any:
+            value = super().run_node(n)
+            if isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat)):
+                values[n.name] = value
+            return value
+
+    def call(*arguments: Any) -> dict[str, Any]:
+        Noting(gm).run(*arguments)
+        return values
+
+    inputs = [n.meta.get("example_value") for n in gm.graph.nodes if n.op == "placeholder"]
+    mode = fake_mode_of(next(value for value in inputs if is_fake(value)))
+    with preserve_node_meta(), torch.no_grad(), mode:
+        traced = make_fx(call, _allow_non_fake_inputs=True)(*inputs)
+    made = traced.graph.output_node().args[0]
+    assert isinstance(made, dict)
+    return traced, {str(name): node for name, node in made.items() if isinstance(node, fx.Node)}
+
+
+def _with_named_bodies(gm: fx.GraphModule) -> fx.GraphModule:
+    """A copy in which no node inside a higher-order op has the name of another node."""
+    gm = copy.deepcopy(gm)
+    for path, body in gm.named_modules():
+        if path and isinstance(body, fx.GraphModule):
+            for node in body.graph.nodes:
+                if node.op != "output":
+                    node._rename(f"{path.replace('.', '_')}_{node.name}_inside")
+            body.recompile()
+    return gm
 
 
 def gradient_inputs(backward: fx.GraphModule) -> list[int | None]:

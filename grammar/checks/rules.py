@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from sgplan.grammar.checks.view import View, place_of
 from sgplan.grammar.diagnostics import Diagnostic, Label
-from sgplan.grammar.literals import Triton
 from sgplan.grammar.written import WrittenBlock
 
 
@@ -15,7 +14,6 @@ def check_rules(view: View) -> Iterator[Diagnostic]:
     seen: list[WrittenBlock] = []
     for block in view.all("fuse", "separate"):
         yield from _claims_nothing(block)
-        yield from _idle_tolerance(block)
         yield from _graphless(view, block)
         yield from _lonely(block)
         if not view.is_sure(block, "match", "in", "except", "model", "priority"):
@@ -80,17 +78,4 @@ def _graphless(view: View, block: WrittenBlock) -> Iterator[Diagnostic]:
             Label(block.span),
             (place_of(capture, "engine", "the engine is chosen here"),),
             help="write `engine = inductor`, or take the rule out",
-        )
-
-
-def _idle_tolerance(block: WrittenBlock) -> Iterator[Diagnostic]:
-    kernel = block.get("with")
-    if kernel is None or not isinstance(kernel.value, Triton):
-        return
-    if kernel.value.tolerance is not None and kernel.value.reference is None:
-        yield Diagnostic(
-            "SG0603",
-            "`tolerance` compares a kernel with its reference, and there is none",
-            Label(kernel.value_span),
-            help='add `reference = "file.py:function"`, or take `tolerance` out',
         )

@@ -23,7 +23,10 @@ from sgplan.planner.capture.insert import GROUP_BYTES, OPS_VERSION, insert_ready
 from sgplan.planner.capture.once import SideFile, dynamo_digest
 from sgplan.planner.capture.sites import DeviceProfile
 from sgplan.planner.capture.steering import STEERING_VERSION, Schedule, Steering
-from sgplan.planner.facts import GraphFact
+from sgplan.planner.facts import GraphFact, Placed
+from sgplan.planner.kernels.check import Case
+from sgplan.planner.kernels.source import Kernel
+from sgplan.planner.kernels.substitute import Substitution
 from sgplan.planner.rules import Rule
 from sgplan.planner.wire import decode, encode
 
@@ -59,14 +62,36 @@ class Ruling:
         rules: higher priority first.
         modules: module paths of the unwrapped model.
         profile: of the device, for `min_gain`.
+        kernels: of the rules that have one, by address.
+        objection: why a kernel may not stand for a site; empty when it may.
+        told: is told what became of them before anything is compiled.
     """
 
     rules: tuple[Rule, ...] = ()
     modules: tuple[str, ...] = ()
     profile: Callable[[], DeviceProfile] = field(default=lambda: measured("cpu"), compare=False)
+    kernels: Mapping[str, Kernel] = field(default_factory=dict[str, Kernel])
+    objection: Callable[[Case], str] = field(default=lambda case: "", compare=False)
+    told: Callable[[Sequence[Placed]], None] = field(default=lambda placed: None, compare=False)
 
-    def steering(self, direction: Direction, stop: Callable[[], None] | None = None) -> Steering:
-        return Steering(self.rules, direction, self.modules, self.profile, stop)
+    def substituted(self, gm: fx.GraphModule) -> tuple[fx.GraphModule, tuple[Placed, ...]]:
+        """A Dynamo graph with the kernels in it, and their sites."""
+        if not self.kernels:
+            return gm, ()
+        substitution = Substitution(self.kernels, self.objection, self.profile)
+        made, placed = substitution.made(gm, self.rules, self.modules)
+        self.told(placed)
+        return made, placed
+
+    def steering(
+        self,
+        direction: Direction,
+        placed: Sequence[Placed] = (),
+        stop: Callable[[], None] | None = None,
+    ) -> Steering:
+        """The hooks for the compile of one ATen graph."""
+        rules = [rule for rule in self.rules if rule.kernel is None]
+        return Steering(rules, direction, self.modules, self.profile, placed, stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +121,10 @@ class GraphCompiler:
         """
         began = time.perf_counter()
         kind = (OPS_VERSION, GROUP_BYTES, STEERING_VERSION, self.reductions, self.ruling.rules)
+        kind = (*kind, sorted(kernel.digest for kernel in self.ruling.kernels.values()))
         digest = dynamo_digest(gm, inputs, str((*kind, sorted(patches.items()), self.context)))
         side = SideFile(Path(torch_api.inductor_cache_dir()) / "sgplan", digest)
+        gm, placed = self.ruling.substituted(gm)
         graphs: list[GraphFact] = []
         met = 0
 
@@ -110,7 +137,9 @@ class GraphCompiler:
             number = len(graphs)
             cached = torch_api.graph_cache_enabled()
             with side.turn(number) if cached else contextlib.nullcontext():
-                code, schedule, hit = self._lowered(graph, example, kwargs, side, number)
+                code, schedule, hit = self._lowered(
+                    graph, example, kwargs, placed, side, number
+                )
             met += hit
             graphs.append(with_schedule(fact, schedule))
             return code
@@ -141,6 +170,7 @@ class GraphCompiler:
         graph: fx.GraphModule,
         example: Sequence[Any],
         kwargs: dict[str, Any],
+        placed: Sequence[Placed],
         side: SideFile,
         number: int,
     ) -> tuple[Any, Schedule, bool]:
@@ -151,7 +181,7 @@ class GraphCompiler:
         """
         known = _decoded(_Part, side.read(number))
         tag = uuid4().hex if known is None else known.tag
-        steering = self.ruling.steering(_direction(kwargs))
+        steering = self.ruling.steering(_direction(kwargs), placed)
         hits = torch_api.graph_cache_hits()
         with torch_api.compiler_config(cache_key_tag=tag), torch_api.fusion_hooks(steering):
             code = torch_api.compile_fx_inner(graph, example, **kwargs)
@@ -252,6 +282,7 @@ class InductorRecorder:
         """Trace and schedule as `GraphCompiler` does, make no code, run plain Python."""
         began = time.perf_counter()
         written = as_eager_runs(gm, inputs, self.record)
+        planned, placed = self.ruling.substituted(gm)
         graphs: list[GraphFact] = []
 
         def inner(graph: fx.GraphModule, example: Sequence[Any], **kwargs: Any) -> Any:
@@ -259,24 +290,33 @@ class InductorRecorder:
             fact = self.record(graph, direction, inputs)
             if direction == "backward" and self.reductions == "in_graph":
                 insert_ready(graph, inputs)
-            graphs.append(with_schedule(fact, self._schedule(graph, example, kwargs)))
+            schedule = self._schedule(graph, example, kwargs, placed)
+            graphs.append(with_schedule(fact, schedule))
             return _never_called()
 
         with torch_api.functorch_config(
             force_non_lazy_backward_lowering=True, enable_autograd_cache=False
         ):
             torch_api.compile_fx(
-                gm, inputs, inner_compile=inner, config_patches=patches, compile_region_name=name
+                planned,
+                inputs,
+                inner_compile=inner,
+                config_patches=patches,
+                compile_region_name=name,
             )
         return Compiled(gm.forward, graphs, time.perf_counter() - began, "off", written)
 
     def _schedule(
-        self, graph: fx.GraphModule, example: Sequence[Any], kwargs: dict[str, Any]
+        self,
+        graph: fx.GraphModule,
+        example: Sequence[Any],
+        kwargs: dict[str, Any],
+        placed: Sequence[Placed],
     ) -> Schedule:
         def stop() -> None:
             raise _Scheduled
 
-        steering = self.ruling.steering(_direction(kwargs), stop)
+        steering = self.ruling.steering(_direction(kwargs), placed, stop)
         try:
             with (
                 torch_api.inductor_config(fx_graph_cache=False),

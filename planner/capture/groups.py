@@ -129,11 +129,11 @@ def _name(node: fx.Node) -> str:
     if node.meta.get("original_aten") is None:
         return node.name
     part = "backward" if _is_backward(node) else "forward"
-    return f"{_caller(node)}/{op_name(_origin(node))}/{part}"
+    return f"{caller(node)}/{op_name(_origin(node))}/{part}"
 
 
-def _caller(node: fx.Node) -> str:
-    """The node of the Dynamo graph whose call this is."""
+def caller(node: fx.Node) -> str:
+    """The name of the Dynamo node whose call this is; empty for what a rewrite added."""
     if origins := node.meta.get("from_node"):
         return origins[0].name
     stack = node.meta.get("source_fn_stack") or node.meta.get("fwd_source_fn_stack")

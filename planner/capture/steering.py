@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, Literal
 
@@ -21,18 +21,17 @@ import torch
 import torch.fx as fx
 
 from sgplan.planner import torch_api
-from sgplan.planner.capture.groups import Flow, OpGroup, group_ops
+from sgplan.planner.capture.bias import claims_bias, split_bias
+from sgplan.planner.capture.groups import Flow, OpGroup, caller, group_ops
 from sgplan.planner.capture.record import op_name
 from sgplan.planner.capture.sites import DeviceProfile, Found, Site, find, judge
-from sgplan.planner.facts import KernelFact, Outcome, SiteFact
+from sgplan.planner.facts import KernelFact, Outcome, Placed, SiteFact
 from sgplan.planner.rules import Rule
 from sgplan.planner.torch_api import Unit
 
 # Raised when the same rules would make other code, or find other sites.
-STEERING_VERSION = 3
+STEERING_VERSION = 4
 
-_ADDMM, _CONV = torch.ops.aten.addmm.default, torch.ops.aten.convolution.default
-_VIEWS = tuple(getattr(torch.ops.aten, n).default for n in ("view", "_unsafe_view", "reshape"))
 # What is made -> the nodes of each op that reads it.
 _Edges = dict[fx.Node, list[frozenset[fx.Node]]]
 # Places of the units that compute a node.
@@ -57,6 +56,7 @@ class Steering:
         direction: of the graph.
         modules: module paths of the unwrapped model.
         profile: of the device, for `min_gain`.
+        placed: sites of kernels of the user's, in the graph already or not.
         schedule: what was seen; None while nothing was scheduled, as on a cache hit.
         stop: called when the schedule is known, to end a compile that needs no code.
     """
@@ -65,6 +65,7 @@ class Steering:
     direction: Literal["forward", "backward"]
     modules: Collection[str]
     profile: Callable[[], DeviceProfile]
+    placed: Sequence[Placed] = ()
     stop: Callable[[], None] | None = None
     schedule: Schedule | None = None
     _group_of: dict[fx.Node, OpGroup] = field(default_factory=dict[fx.Node, OpGroup])
@@ -90,7 +91,7 @@ class Steering:
         self._found = find(self.rules, self._group_of)
         judge(self._found.sites, self.profile)
         for site in self._found.sites:
-            if site.rule.kind == "fuse" and not site.refused and _claims_bias(site):
+            if site.rule.kind == "fuse" and not site.refused and claims_bias(site):
                 self._split_bias(graph, site)
         for site in self._found.sites:
             fuses = site.rule.kind == "fuse" and not site.refused
@@ -100,22 +101,20 @@ class Steering:
                     torch_api.compute_at_once(value)
 
     def _split_bias(self, graph: fx.Graph, site: Site) -> None:
-        """`bias` as a step is the addition alone: a library call would hide it from any fusion."""
+        """A library call would hide the bias from any fusion."""
         first = site.groups[0]
         if any(node in self._split.values() for node in first.nodes):
             return  # another site of the same op
-        node = next((n for n in first.nodes if n.target in (_ADDMM, _CONV)), None)
-        if node is None or node.kwargs:
+        split = split_bias(graph, first)
+        if split is None:
             site.refused = f"the bias of `{first.op}` cannot be split off"
             return
-        product, added = _bias_added(graph, node)
-        name = op_name(product.target)
-        self._group_of[product] = OpGroup(
-            name, first.module, (), f"{first.key}/product", first.backward, [product]
+        name = op_name(split.product.target)
+        self._group_of[split.product] = OpGroup(
+            name, first.module, (), f"{first.key}/product", first.backward, [split.product]
         )
-        first.nodes[first.nodes.index(node)] = added
-        self._group_of[added] = self._group_of.pop(node)
-        self._split[node] = added
+        self._group_of[split.added] = self._group_of.pop(split.node)
+        self._split[split.node] = split.added
 
     def _edge(self, flow: Flow) -> tuple[fx.Node, frozenset[fx.Node]]:
         """What is made, and the nodes of the op that reads it."""
@@ -138,7 +137,9 @@ class Steering:
         """Read kernels and verdicts off the schedule."""
         homes = _homes(units)
         sites = [self._verdict(site, units, homes) for site in self._found.sites]
-        touched: dict[int, dict[str, None]] = {}
+        if self.direction == "forward":
+            sites += [self._housed(placed, homes) for placed in self.placed]
+        touched = self._started(units)
         for site in sites:
             for kernel in site.kernels:
                 touched.setdefault(kernel, {})[site.rule] = None
@@ -149,6 +150,23 @@ class Steering:
         self.schedule = Schedule(kernels, tuple(sites), self._found.near)
         if self.stop is not None:
             self.stop()
+
+    def _housed(self, placed: Placed, homes: _Homes) -> SiteFact:
+        """A site of a kernel of the user's, with the units that start it."""
+        named = [node for node in homes if placed.op and caller(node) == placed.fact.key]
+        places = {place for node in named for place in homes[node]}
+        return replace(placed.fact, kernels=tuple(sorted(places)))
+
+    def _started(self, units: Sequence[Unit]) -> dict[int, dict[str, None]]:
+        """The rules whose kernels a unit starts, a kernel's own backward among them."""
+        rule_of = {placed.op: placed.fact.rule for placed in self.placed if placed.op}
+        found: dict[int, dict[str, None]] = {}
+        for place, unit in enumerate(units):
+            for node in unit.nodes:
+                rule = rule_of.get(_kernel_name(node).removesuffix("_backward"))
+                if rule is not None:
+                    found.setdefault(place, {})[rule] = None
+        return found
 
     def _ops(self, unit: Unit) -> tuple[tuple[str, str], ...]:
         """What a unit computes, in graph order: layout only where there is nothing else."""
@@ -214,9 +232,10 @@ class Steering:
         return ""
 
 
-def _claims_bias(site: Site) -> bool:
-    first = site.rule.pattern.steps[0]
-    return any(s.op == "bias" for s in first) and "bias" in site.groups[0].families
+def _kernel_name(node: fx.Node) -> str:
+    """The custom op that a node calls, without its overload."""
+    op = op_name(node.target) if isinstance(node.target, torch._ops.OpOverload) else ""
+    return op.rpartition(".")[0]
 
 
 def _joins(edges: _Edges, one: AbstractSet[fx.Node], other: AbstractSet[fx.Node]) -> bool:
@@ -236,55 +255,3 @@ def _homes(units: Sequence[Unit]) -> _Homes:
         for node in unit.nodes:
             found.setdefault(node, []).append(place)
     return found
-
-
-def _bias_added(graph: fx.Graph, node: fx.Node) -> tuple[fx.Node, fx.Node]:
-    """`addmm(b, x, w)` as `mm(x, w) + b`; a convolution likewise. Returns product and addition.
-
-    Where the product is looked at in another shape the addition has that shape, and so the loops
-    of the op that reads it.
-    """
-    shaped = [n for n in node.users if n.target in _VIEWS and _keeps_last_dim(n, node)]
-    value = (shaped[0] if shaped else node).meta["val"]
-    with graph.inserting_before(node):
-        if node.target is _ADDMM:
-            bias, x, w = node.args
-            made = graph.call_function(torch.ops.aten.mm.default, (x, w))
-            added = _plus(graph, _viewed(graph, _like(made, node), value.shape), bias)
-        else:
-            x, w, bias, *rest = node.args
-            made = graph.call_function(_CONV, (x, w, None, *rest))
-            wide = [1, -1, *[1] * (value.dim() - 2)]
-            added = _plus(graph, _like(made, node), _viewed(graph, bias, wide))
-        flat = _viewed(graph, _like(added, node, value), node.meta["val"].shape)
-    for view in shaped:
-        if view.meta["val"].shape == value.shape:
-            view.replace_all_uses_with(added)
-            graph.erase_node(view)
-    node.replace_all_uses_with(flat)
-    graph.erase_node(node)
-    return made, added
-
-
-def _keeps_last_dim(view: fx.Node, node: fx.Node) -> bool:
-    return bool(view.meta["val"].shape[-1:] == node.meta["val"].shape[-1:])
-
-
-def _like(made: fx.Node, node: fx.Node, value: torch.Tensor | None = None) -> fx.Node:
-    """Give a new node the marks of the one that it stands for."""
-    made.meta.update(node.meta)
-    made.meta["val"] = node.meta["val"] if value is None else value
-    return made
-
-
-def _plus(graph: fx.Graph, one: Any, other: Any) -> fx.Node:
-    return graph.call_function(torch.ops.aten.add.Tensor, (one, other))
-
-
-def _viewed(graph: fx.Graph, node: Any, shape: Sequence[Any]) -> fx.Node:
-    """The node in a shape; itself where it has that shape."""
-    if tuple(node.meta["val"].shape) == tuple(shape):
-        return node
-    view = graph.call_function(torch.ops.aten.reshape.default, (node, list(shape)))
-    view.meta["val"] = node.meta["val"].view(list(shape))
-    return view

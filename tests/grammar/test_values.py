@@ -91,7 +91,7 @@ def test_words_are_joined_as_in_a_sentence() -> None:
         ("schedule", "kind", "interleaved(2)", Interleaved(2)),
         ("partition", "pin", 'stage(1, "a", "b")', (Stage(1, ("a", "b")),)),
         ("fuse", "where", "[single_use, min_gain(1.1)]", ("single_use", MinGain(1.1))),
-        ("fuse", "with", 'triton("k.py:f", tolerance = 1e-5)', Triton("k.py:f", None, 1e-5)),
+        ("fuse", "with", 'triton("k.py:f", tolerance = 1e-5)', Triton("k.py:f", None, None, 1e-5)),
         ("fuse", "in", '"layers.*"', ("layers.*",)),
         ("guard", "on", "input[0].shape[-1]", GuardPath(0, "shape", -1)),
         ("guard", "on", 'input["ids"].dtype', GuardPath("ids", "dtype")),

@@ -109,3 +109,40 @@ def test_b098_an_op_with_a_wrong_fake_is_refused(tmp_path: Path) -> None:
     assert not job.orphans
     assert "the fake of `caselib::turned` is wrong: it promises strides" in job.stderr
     assert not job.of(events.StepFinished)
+
+
+KERNELS = """sgplan 1
+fuse "bias_gelu" { match = bias -> aten.gelu  with = triton("sgplan:bias_gelu")  expect = 3 }
+fuse "add_norm"  { match = aten.add -> norm   with = triton("sgplan:add_layer_norm") }
+"""
+
+
+def test_kernels_stand_for_ops_cold_and_warm(stock: Job, tmp_path: Path) -> None:
+    cold = planned("ruled.py", "gpt", folder=tmp_path / "cold", plan=KERNELS)
+    warm = planned("ruled.py", "gpt", folder=tmp_path / "warm", plan=KERNELS)
+    assert outcomes(kernels(cold)) == {
+        "fuse.bias_gelu": ["replaced"] * 3,
+        "fuse.add_norm": ["replaced"] * 3,
+    }
+    assert {e.cache for e in warm.of(events.CompileFinished)} == {"hit"}
+    assert kernels(warm) == kernels(cold)
+    for job in (cold, warm):
+        for ours, theirs in zip(results(job, "gpt"), results(stock, "gpt"), strict=True):
+            close(theirs, ours, 1e-5)
+
+
+def test_a_wrong_kernel_refuses_the_run_before_the_first_step(tmp_path: Path) -> None:
+    kernel = CASES / "kernels" / "faulty.py"
+    plan = f"""sgplan 1
+fuse "stem" {{
+  match = aten.add -> aten.relu
+  with  = triton("{kernel}:off_by_one", reference = "{kernel}:plain")
+}}
+"""
+    job = run_job(CASES / "ruled.py", "resnet", folder=tmp_path, plan=plan, timeout=240)
+    assert job.returncode == 1
+    assert not job.orphans
+    assert "SG0614" in job.stderr
+    assert "differs from its reference by" in job.stderr
+    assert not job.of(events.StepFinished)
+    assert not job.of(events.CompileFinished)

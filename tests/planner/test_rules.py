@@ -7,9 +7,12 @@ from dataclasses import replace
 import pytest
 
 from sgplan.grammar.diagnostics import Diagnostic
-from sgplan.planner.facts import Facts, KernelFact, Outcome, SiteFact
+from sgplan.planner.facts import Facts, KernelFact, Outcome, Placed, SiteFact
 from sgplan.planner.kernels_listing import kernels_json, render_kernels, rule_lines
-from sgplan.planner.rules import coverage, miscounted, missed, rules_of
+from sgplan.planner.listing_text import body_lines
+from sgplan.planner.pipeline import active_numerics, lower
+from sgplan.planner.program_text import format_program, parse_program
+from sgplan.planner.rules import coverage, miscounted, missed, rejected, rules_of
 
 from .build import BACKWARD, FORWARD, facts, plan, root
 from .conftest import Recorded
@@ -144,3 +147,56 @@ def test_the_machine_form_has_the_same() -> None:
     (rule,) = found["rules"]
     assert [s["outcome"] for s in rule["sites"]] == ["fused", "fused"]
     assert [len(graph["kernels"]) for graph in found["graphs"]] == [3, 1]
+
+
+OWN = 'fuse "bias_gelu" { match = bias -> aten.gelu  with = triton("k.py:f")%s }'
+
+
+def own(block: int) -> KernelFact:
+    ops = (("sgplan_kernels::bias_gelu_0123abcd.default", f"blocks.{block}"),)
+    return KernelFact("library", ops, 16_000, ("fuse.bias_gelu",))
+
+
+def test_a_kernel_that_stands_for_ops_is_listed_under_its_own_name() -> None:
+    found = seen(site(0, "replaced"), site(1, "replaced"))
+    forward = replace(found.roots[0].graphs[0], kernels=(own(0), own(1)))
+    found = facts(root(graphs=(forward,)))
+    text = render_kernels(plan(OWN % ""), found)
+    assert "2 sites" in text
+    assert "2 replaced   0 refused   0 rejected" in text
+    assert "triton:bias_gelu (blocks.0)   # fuse.bias_gelu" in text
+
+
+def test_a_kernel_that_computes_something_else_is_an_error_with_the_difference() -> None:
+    found = seen(site(0, "replaced"), site(1, "rejected", "the kernel differs by 0.3\nat [0]"))
+    (told,) = missed(plan(OWN % ""), found)
+    assert (told.code, told.severity) == ("SG0614", "error")
+    assert told.notes == ("the kernel differs by 0.3", "at [0]")
+    assert "`k.py:f` may not stand for `aten.addmm.default` of `blocks.1.fc`" in told.message
+    (told,) = missed(plan(OWN % "  on_miss = warn"), found)
+    assert told.severity == "warning"
+
+
+def test_a_rejected_kernel_is_told_before_anything_is_compiled() -> None:
+    standing = Placed(site(0, "replaced"), "sgplan_kernels::f_0123abcd")
+    placed = [standing, Placed(site(1, "rejected"))]
+    assert [d.code for d in rejected(plan(OWN % ""), placed)] == ["SG0614"]
+    assert rejected(plan(OWN % "  on_miss = warn"), placed) == []
+    assert rejected(plan(OWN % ""), placed[:1]) == []
+
+
+def test_the_graphs_of_a_program_say_how_many_kernels_they_are() -> None:
+    wanted, found = plan(BIAS % ""), seen(site(0), site(1))
+    program = lower(wanted, found)
+    assert [graph.kernels for graph in program.graphs] == [3, 1]
+    assert parse_program(format_program(program)) == program
+    graphs = [line for line in body_lines(program) if line.startswith("graph ")]
+    assert ["3 kernels" in graphs[0], "1 kernel" in graphs[1]] == [True, True]
+
+
+def test_a_kernel_is_among_what_changes_numbers() -> None:
+    wanted, found = plan(OWN % ""), seen(site(0, "replaced"))
+    assert any(
+        "a Triton kernel stands for the ops of `fuse.bias_gelu`" in change.why
+        for change in active_numerics(wanted, found)
+    )

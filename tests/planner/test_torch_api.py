@@ -521,6 +521,26 @@ def test_fake_mode_and_is_fake() -> None:
     assert not torch_api.is_fake(torch.ones(2))
 
 
+def test_trace_calls_and_fake_mode_of() -> None:
+    seen: list[Any] = []
+
+    def backend(gm: fx.GraphModule, inputs: list[Any]) -> Any:
+        seen.append((gm, *torch_api.trace_calls(gm)))
+        return gm.forward
+
+    torch._dynamo.reset()
+    layer = torch.nn.Linear(4, 3)
+    torch.compile(lambda x: torch.relu(layer(x)), backend=backend)(torch.ones(2, 4))
+    ((gm, traced, values),) = seen
+    calls = {n.target: n for n in traced.graph.nodes if n.op == "call_function"}
+    addmm, relu = calls[torch.ops.aten.addmm.default], calls[torch.ops.aten.relu.default]
+    assert values["linear"] is addmm
+    assert values["relu"] is relu
+    assert addmm.meta["from_node"][0].name == "linear"
+    given = next(n.meta["example_value"] for n in gm.graph.nodes if n.op == "placeholder")
+    assert torch_api.fake_mode_of(given) is torch_api.fake_mode_of(relu.meta["val"])
+
+
 def test_every_function_of_the_adapter_is_exercised_here() -> None:
     tests = " ".join(name for name in globals() if name.startswith("test_"))
     functions = [name for name in torch_api.__all__ if callable(getattr(torch_api, name))]
