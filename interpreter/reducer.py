@@ -53,6 +53,7 @@ class Reducer:
     def __init__(self, setup: ReducerSetup) -> None:
         self.setup = setup
         self.parameters = list(setup.parameters)
+        self._counts_used = setup.find_unused
         self.scale = _scale(dist.get_world_size(setup.group))
         self.timeout = None if setup.timeout is None else timedelta(seconds=setup.timeout)
         self.buffers = {b.name: self._buffer_of(b) for b in setup.buckets}
@@ -218,12 +219,13 @@ class Reducer:
 
     def accumulated(self, index: int) -> None:
         """AccumulateGrad of a parameter has run, with or without a gradient."""
-        if self.setup.find_unused and self.parameters[index].grad is not None:
-            self._used |= 1 << index
+        bit = 1 << index
+        if self._counts_used and self.parameters[index].grad is not None:
+            self._used |= bit
         if not self.armed:
             return
-        if self._handing >> index & 1:
-            self._handing ^= 1 << index
+        if self._handing & bit:
+            self._handing ^= bit
             return
         began, before = perf_counter(), self.elsewhere
         if self._unused:
@@ -233,8 +235,10 @@ class Reducer:
         else:
             self._copy(index)
         self.hooked += 1
-        self._mark_one(index)
-        if not self._place[index][0].missing:
+        self._mark(bit)
+        buffer, _ = self._place[index]
+        buffer.missing -= 1
+        if not buffer.missing:
             self.advance()
         self._account(began, before)
 
@@ -265,8 +269,10 @@ class Reducer:
         """Scale the small gradients that have come since the last time into their slots."""
         targets: list[torch.Tensor] = []
         sources: list[torch.Tensor] = []
+        self._open()
         for index in self._later:
-            view, grad = self._view(index), self._gradient(index)
+            buffer, place = self._place[index]
+            view, grad = buffer.views[place], self._gradient(index)
             if grad is None:
                 view.zero_()
             else:
@@ -297,10 +303,6 @@ class Reducer:
         self._partial = True
         self._missing -= bits.bit_count()
 
-    def _mark_one(self, index: int) -> None:
-        self._mark(1 << index)
-        self._place[index][0].missing -= 1
-
     def _without(self, bits: int) -> Iterator[int]:
         """The indices that are not in a set."""
         return (index for index in range(len(self.parameters)) if not bits >> index & 1)
@@ -310,7 +312,8 @@ class Reducer:
         unused, self._unused = self._unused, ()
         for index in unused:
             self._view(index).zero_()
-            self._mark_one(index)
+            self._mark(1 << index)
+            self._place[index][0].missing -= 1
 
     def advance(self) -> None:
         """Carry out what is ready; behind the last gradient, let the rest run at the end."""
@@ -382,11 +385,11 @@ class Reducer:
                 parameter = self.parameters[index]
                 grad = parameter.grad
                 if grad is None:
-                    parameter.grad = view.detach()
+                    parameter.grad = view.data
                 elif self._in_graph >> index & 1 and grad.data_ptr() == pointer:
                     continue
                 elif self._fresh[index]:
-                    parameter.grad = view.detach()
+                    parameter.grad = view.data
                 else:
                     targets.append(grad.detach())
                     sources.append(view)
