@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,17 +22,10 @@ from .build import plan
 assert ops.__doc__  # imported for the op it registers
 
 # torch says this of itself when Inductor is first imported.
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated")
-
-
-@pytest.fixture(autouse=True)
-def fresh_dynamo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Compiled code of one test is not seen by the next."""
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
+pytestmark = [
+    pytest.mark.usefixtures("fresh_dynamo"),
+    pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated"),
+]
 
 X = torch.linspace(-1, 1, 2 * 8 * 32).reshape(2, 8, 32)
 Function = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

@@ -7,7 +7,7 @@ a kernel is right is asked in `test_kernel_check.py`, and here of nobody.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,10 @@ from .build import plan
 
 assert ops.__doc__  # imported for the op it registers
 
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated")
+pytestmark = [
+    pytest.mark.usefixtures("fresh_dynamo"),
+    pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated"),
+]
 FOLDER = Path(__file__).parent.parent / "cases" / "kernels"
 X = torch.linspace(-1, 1, 2 * 8 * 32).reshape(2, 8, 32)
 
@@ -43,16 +46,6 @@ ADD_RELU = (
     'fuse "ar" { match = aten.add -> aten.relu  '
     'with = triton("faulty.py:right", reference = "faulty.py:plain") }'
 )
-
-
-@pytest.fixture(autouse=True)
-def fresh_dynamo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Compiled code of one test is not seen by the next."""
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
 
 class Net(nn.Module):
     """Everything that a kernel of the library can stand for."""
