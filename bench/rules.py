@@ -3,8 +3,9 @@
     python bench/rules.py                # about 5,000 nodes
     python bench/rules.py --layers 20    # a quick look
 
-Prints the seconds that sgplan's own code took and the share of the whole compile; exit status 1
-when the share is above the bar.
+Prints the seconds that sgplan's own code took and the share of the whole compile, then the same
+with a kernel in the place of one rule's ops; exit status 1 when a share is above the bar. The check
+of a kernel is left out: its verdict is kept, once for each machine.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +26,8 @@ from sgplan.interpreter import ops
 from sgplan.planner import torch_api
 from sgplan.planner.capture.device_profile import measured
 from sgplan.planner.capture.steering import Steering
+from sgplan.planner.kernels.source import located
+from sgplan.planner.kernels.substitute import Substitution
 from sgplan.planner.rules import Rule, rules_of
 
 assert ops.__doc__  # imported for the op it registers
@@ -70,21 +74,27 @@ class Timed:
         return timed
 
 
-def twenty_rules(layers: int) -> tuple[Rule, ...]:
-    """Each pattern in a quarter of the layers of its own."""
+def twenty_rules(layers: int, kernel: str = "") -> tuple[Rule, ...]:
+    """Each pattern in a quarter of the layers of its own; the first with a kernel, if there is."""
     blocks = [
         f'fuse "r{n}_{part}" {{ match = {pattern}  in = "{{{part * layers // 4}'
         f'..{(part + 1) * layers // 4 - 1}}}"  on_miss = warn }}'
         for n, pattern in enumerate(PATTERNS)
         for part in range(4)
     ]
+    if kernel:
+        blocks[0] = blocks[0].replace("{", f'{{ with = triton("{kernel}") ', 1)
     found, problems = check_text("sgplan 1\n" + "\n".join(blocks), "bench.sgplan")
     assert found is not None, problems
     return rules_of(found.resolve(1, "cpu"), None)
 
 
-def measure(layers: int) -> tuple[int, int, float, float]:
-    """Nodes, sites, own seconds, seconds of the whole compile."""
+def measure(layers: int, kernel: str = "") -> tuple[int, int, float, float]:
+    """Nodes, sites, own seconds, seconds of the whole compile.
+
+    Args:
+        kernel: what stands for the ops of the first rule's sites.
+    """
     model = nn.Sequential(*[Layer(32) for _ in range(layers)])
     modules = [name for name, _ in model.named_modules()]
     seen: list[tuple[int, int, float, float]] = []
@@ -92,7 +102,15 @@ def measure(layers: int) -> tuple[int, int, float, float]:
     def backend(gm: Any, inputs: Any) -> Any:
         began = time.perf_counter()
         nodes = 0
-        steering = Steering(twenty_rules(layers), "forward", modules, lambda: measured("cpu"))
+        rules = twenty_rules(layers, kernel)
+        kernels = {r.address: located(r.kernel, Path()) for r in rules if r.kernel is not None}
+        if kernels:
+            substitution = Substitution(kernels, lambda case: "", lambda: measured("cpu"))
+            gm, placed = substitution.made(gm, rules, modules)
+            assert all(each.fact.outcome == "replaced" for each in placed)
+        before = time.perf_counter() - began
+        left = [rule for rule in rules if rule.kernel is None]
+        steering = Steering(left, "forward", modules, lambda: measured("cpu"))
         hooks: Any = Timed(steering)
 
         def inner(graph: Any, example: Any, **kwargs: Any) -> Any:
@@ -104,7 +122,7 @@ def measure(layers: int) -> tuple[int, int, float, float]:
         call = torch_api.compile_fx(gm, inputs, inner_compile=inner)
         assert steering.schedule is not None
         sites = len(steering.schedule.sites)
-        seen.append((nodes, sites, hooks.seconds, time.perf_counter() - began))
+        seen.append((nodes, sites, before + hooks.seconds, time.perf_counter() - began))
         return call
 
     settings = {"enable_autograd_cache": False}
@@ -121,10 +139,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--layers", type=int, default=158)
     args = parser.parse_args()
-    nodes, sites, own, whole = measure(args.layers)
-    share = own / whole
-    print(f"{nodes} nodes, 20 rules, {sites} sites: {own:.2f} s of {whole:.1f} s, {share:.1%}")
-    return 0 if share <= BAR else 1
+    worst = 0.0
+    for what, kernel in (("20 rules", ""), ("one of them with a kernel", "sgplan:bias_gelu")):
+        nodes, sites, own, whole = measure(args.layers, kernel)
+        worst = max(worst, own / whole)
+        share = f"{own:.2f} s of {whole:.1f} s, {own / whole:.1%}"
+        print(f"{nodes} nodes, {what}, {sites} sites: {share}")
+    return 0 if worst <= BAR else 1
 
 
 if __name__ == "__main__":
