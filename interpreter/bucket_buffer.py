@@ -86,8 +86,7 @@ class BucketBuffer:
         """Whether every slot that was handed out is some tensor's memory now, so some `.grad`'s."""
         slots = len(self.bucket.slots)
         return (
-            self.handed == slots
-            and torch_api.storage_uses(self._storage) == self._own_uses + slots
+            self.handed == slots and torch_api.storage_uses(self._storage) == self._own_uses + slots
         )
 
     @property

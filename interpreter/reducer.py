@@ -179,9 +179,7 @@ class Reducer:
         """What `take` wants to know of gradients that come together."""
         return Batch([self._place[i] for i in indices], sum(1 << i for i in indices))
 
-    def take(
-        self, batch: Batch, grads: Sequence[torch.Tensor], began: float
-    ) -> list[torch.Tensor]:
+    def take(self, batch: Batch, grads: Sequence[torch.Tensor], began: float) -> list[torch.Tensor]:
         """Copy gradients out of a compiled graph; returns the slots autograd shall accumulate.
 
         Args:

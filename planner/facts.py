@@ -109,9 +109,7 @@ class KernelFact:
     rules: tuple[str, ...] = ()
 
 
-Outcome = Literal[
-    "fused", "separate", "replaced", "refused", "missed", "rejected", "recomputed"
-]
+Outcome = Literal["fused", "separate", "replaced", "refused", "missed", "rejected", "recomputed"]
 
 
 @dataclass(frozen=True, slots=True)

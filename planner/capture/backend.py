@@ -137,9 +137,7 @@ class GraphCompiler:
             number = len(graphs)
             cached = torch_api.graph_cache_enabled()
             with side.turn(number) if cached else contextlib.nullcontext():
-                code, schedule, hit = self._lowered(
-                    graph, example, kwargs, placed, side, number
-                )
+                code, schedule, hit = self._lowered(graph, example, kwargs, placed, side, number)
             met += hit
             graphs.append(with_schedule(fact, schedule))
             return code

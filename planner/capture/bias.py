@@ -104,9 +104,7 @@ def _like(made: fx.Node, node: fx.Node, value: torch.Tensor | None = None) -> fx
     return made
 
 
-def _viewed(
-    graph: fx.Graph, node: Any, sizes: Any, value: torch.Tensor | None = None
-) -> fx.Node:
+def _viewed(graph: fx.Graph, node: Any, sizes: Any, value: torch.Tensor | None = None) -> fx.Node:
     """The node in another shape.
 
     Args:

@@ -325,4 +325,3 @@ def judged(case: Case, task: str) -> str:
     except (Objection, KernelFault) as objection:
         return str(objection)
     return ""
-

@@ -175,4 +175,3 @@ def _calls(
         by_call[name].nodes.append(node)
         group_of[node] = by_call[name]
     return group_of
-

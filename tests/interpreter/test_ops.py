@@ -30,9 +30,7 @@ class Recorder:
     def batch(self, indices: list[int]) -> list[int]:
         return indices
 
-    def take(
-        self, batch: list[int], grads: list[torch.Tensor], began: float
-    ) -> list[torch.Tensor]:
+    def take(self, batch: list[int], grads: list[torch.Tensor], began: float) -> list[torch.Tensor]:
         self.taken.append(batch)
         return [self.slot.copy_(grad) for grad in grads]
 

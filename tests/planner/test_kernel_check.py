@@ -123,9 +123,7 @@ def test_an_expanded_tensor_is_compared_like_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_kernel_without_an_end_is_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kernel_without_an_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "PATIENCE", 6.0)
     assert objection(faulty("takes_long"), tmp_path) == "the kernel did not end within 6 s"
 

@@ -47,6 +47,7 @@ ADD_RELU = (
     'with = triton("faulty.py:right", reference = "faulty.py:plain") }'
 )
 
+
 class Net(nn.Module):
     """Everything that a kernel of the library can stand for."""
 
