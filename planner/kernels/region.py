@@ -54,28 +54,30 @@ def given(tensors: tuple[fx.Node | None, ...]) -> list[fx.Node]:
 
 
 def region_of(
-    groups: tuple[OpGroup, ...], graph: fx.Graph, of_calls: Mapping[str, Mapping[str, Any]]
+    groups: tuple[OpGroup, ...],
+    changing: Sequence[fx.Node],
+    of_calls: Mapping[str, Mapping[str, Any]],
 ) -> Region:
     """The region of a site's ops.
 
     Args:
+        changing: the ops of the graph that change something in place.
         of_calls: constants of whole calls, by the keys of their groups.
 
     Raises:
         Unfit: no kernel can stand for it.
     """
-    position = {node: place for place, node in enumerate(graph.nodes)}
     members = {node for group in groups for node in group.nodes}
     for before, after in pairwise(groups):
         members |= set(_between(before, after))
-    nodes = tuple(sorted(members, key=position.__getitem__))
+    nodes = tuple(sorted(members))
     steps = tuple(map(_value, groups))
     _refuse_strange(nodes)
-    read = _read(nodes, steps, position)
+    read = _read(nodes, steps)
     tensors, constants = _arguments(nodes, {n for g in groups for n in g.nodes})
     for group in groups:
         constants |= of_calls.get(group.key, {})
-    _refuse_changes(nodes, given(tensors), graph)
+    _refuse_changes(nodes, given(tensors), changing)
     if not given(tensors):
         raise Unfit("its ops read no tensor")
     for step in read:
@@ -121,19 +123,19 @@ def _refuse_strange(nodes: tuple[fx.Node, ...]) -> None:
 
 
 def _refuse_changes(
-    nodes: tuple[fx.Node, ...], tensors: Iterable[fx.Node], graph: fx.Graph
+    nodes: tuple[fx.Node, ...], tensors: Iterable[fx.Node], changing: Sequence[fx.Node]
 ) -> None:
     """The kernel reads its tensors where the last op stood, and keeps them for its gradient."""
     inside, read = {_base(node) for node in nodes}, {_base(tensor) for tensor in tensors}
-    for node in graph.nodes:
+    for node in changing:
         if node < nodes[0] or node in nodes:
             continue
-        changed = {_base(value) for value in _changed(node)}
+        changed = {_base(value) for value in changed_by(node)}
         if changed & read or (node < nodes[-1] and changed & inside):
             raise Unfit(f"`{node.target}` changes one of its tensors in place")
 
 
-def _changed(node: fx.Node) -> list[fx.Node]:
+def changed_by(node: fx.Node) -> list[fx.Node]:
     """What an op changes in place."""
     if not isinstance(node.target, torch._ops.OpOverload) or not node.target._schema.is_mutable:
         return []
@@ -150,7 +152,7 @@ def _base(value: fx.Node) -> fx.Node:
     """Whose memory a value is: views, and what was changed in place, are looked through."""
     while value.op == "call_function" and value.all_input_nodes:
         looks = value.target is operator.getitem or is_layout(str(value.target))
-        if not looks and not _changed(value):
+        if not looks and not changed_by(value):
             break
         value = value.all_input_nodes[0]
     return value
@@ -159,20 +161,17 @@ def _base(value: fx.Node) -> fx.Node:
 def _changes_its_own(node: fx.Node, nodes: tuple[fx.Node, ...]) -> bool:
     """Whether what an op changes in place was made here, and is read only here."""
     return all(
-        value in nodes and all(user in nodes for user in value.users) for value in _changed(node)
+        value in nodes and all(user in nodes for user in value.users) for value in changed_by(node)
     )
 
 
-def _read(
-    nodes: tuple[fx.Node, ...], steps: tuple[fx.Node, ...], position: Mapping[fx.Node, int]
-) -> tuple[int, ...]:
-    last = position[nodes[-1]]
+def _read(nodes: tuple[fx.Node, ...], steps: tuple[fx.Node, ...]) -> tuple[int, ...]:
     read = {len(steps) - 1}
     for node in nodes:
         outside = [user for user in node.users if user not in nodes]
         if outside and node not in steps:
             raise Unfit(f"`{node.target}` between its steps is read elsewhere too")
-        if any(position[user] < last for user in outside):
+        if any(user < nodes[-1] for user in outside):
             raise Unfit(f"`{node.target}` is read before the last step is reached")
         if outside:
             read.add(steps.index(node))

@@ -26,7 +26,7 @@ from sgplan.planner.facts import Outcome, Placed, SiteFact
 from sgplan.planner.kernels.check import Case, tensors_like
 from sgplan.planner.kernels.op import Calling, Parts, Tensors, made_op
 from sgplan.planner.kernels.place import Standing, expandable, placed
-from sgplan.planner.kernels.region import Region, given, region_of
+from sgplan.planner.kernels.region import Region, changed_by, given, region_of
 from sgplan.planner.kernels.source import Kernel, KernelFault, Unfit
 from sgplan.planner.kernels.written import Written, sites_of, written
 from sgplan.planner.rules import Rule
@@ -62,12 +62,13 @@ class Substitution:
         found: list[Placed] = []
         taken: set[fx.Node] = set()
         names = {node.name for node in gm.graph.nodes}
+        changing = [node for node in graph.graph.nodes if changed_by(node)]
         for site in sites:
             if site.refused:
                 found.append(_left(site, "refused", site.refused))
                 continue
             try:
-                each = self._standing(gm, graph, site, names)
+                each = self._standing(gm, graph, site, names, changing)
             except Unfit as unfit:
                 found.append(_left(site, "refused", str(unfit)))
                 continue
@@ -89,10 +90,15 @@ class Substitution:
             return gm, tuple(_left_after_all(each, why) for each in found)
 
     def _standing(
-        self, gm: fx.GraphModule, graph: Written, site: Site, names: set[str]
+        self,
+        gm: fx.GraphModule,
+        graph: Written,
+        site: Site,
+        names: set[str],
+        changing: Sequence[fx.Node],
     ) -> Standing:
         graph.split_bias_of(site)
-        region = region_of(site.groups, graph.graph, graph.constants)
+        region = region_of(site.groups, changing, graph.constants)
         expandable(gm, graph, region)
         kernel = self.kernels[site.rule.address]
         case = _case(kernel, region)

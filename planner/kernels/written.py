@@ -43,6 +43,7 @@ class Written:
     values: dict[str, fx.Node]
     ops: dict[str, str]
     constants: dict[str, dict[str, Any]]
+    _callers: dict[fx.Node, str] | None = None
     _split: set[OpGroup] = field(default_factory=set[OpGroup])
 
     def split_bias_of(self, site: Site) -> None:
@@ -58,6 +59,7 @@ class Written:
         if split is None:
             raise Unfit(f"the bias of `{first.op}` cannot be split off")
         self._split.add(first)
+        self._callers = None
         first.nodes[:] = [split.added]
         self.values = {name: split.instead.get(n, n) for name, n in self.values.items()}
         for made in split.instead.values():
@@ -75,12 +77,15 @@ class Written:
 
     def callers(self) -> dict[fx.Node, str]:
         """The Dynamo node that called each op; what a split added belongs to the same."""
+        if self._callers is not None:
+            return self._callers
         found: dict[fx.Node, str] = {}
         last = ""
         for node in self.graph.nodes:
             if node.op in ("call_function", "get_attr"):
                 last = caller(node) or last
                 found[node] = last
+        self._callers = found
         return found
 
 
