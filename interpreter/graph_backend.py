@@ -32,9 +32,12 @@ from sgplan.planner.capture.device_profile import device_profile
 from sgplan.planner.capture.insert import grouped, parameter_gradients
 from sgplan.planner.capture.provenance import input_names, output_names
 from sgplan.planner.capture.record import ValueNames
+from sgplan.planner.capture.rewrite import GraphPass
+from sgplan.planner.capture.sites import DeviceProfile
 from sgplan.planner.facts import GraphFact
 from sgplan.planner.kernels.check import objection
 from sgplan.planner.kernels.source import Kernel, KernelFault, located
+from sgplan.planner.kernels.substitute import Substitution
 from sgplan.planner.rules import Rule, no_kernel, rejected
 
 Record = Callable[..., GraphFact]
@@ -69,12 +72,12 @@ class GraphBackend:
         in_graph = root is None or self._rank.sync_of(root).by in ("auto", "in_graph")
         record, context = self._recording(root, gm, inputs)
         reductions: Reductions = "in_graph" if in_graph else "none"
-        ruling = self._ruling(root)
+        ruling, passes = self._ruling(root), self._passes(root)
         if self._rank.mode == "plan":
-            compiler: Any = InductorRecorder(record, reductions, ruling)
+            compiler: Any = InductorRecorder(record, reductions, ruling, passes)
         else:
             gate.asked = gate.asked or in_graph
-            compiler = GraphCompiler(record, reductions, ruling, context)
+            compiler = GraphCompiler(record, reductions, ruling, passes, context)
         return self._run(compiler, root, gm, inputs, self._settled(root, patches), name)
 
     def _settled(self, root: Root | None, patches: dict[str, Any]) -> dict[str, Any]:
@@ -88,17 +91,30 @@ class GraphBackend:
         return {**patches, **wanted}
 
     def _ruling(self, root: Root | None) -> Ruling:
-        device = self._rank.device
-        folder = Path(torch_api.inductor_cache_dir()) / "sgplan"
-        rules = () if root is None else self._rank.planner.rules(self._rank.plan, root.name)
-        return Ruling(
-            rules,
-            _modules(root),
-            lambda: device_profile(device, folder),
-            self._kernels(rules),
-            lambda case: objection(case, folder),
-            lambda placed: self._rank.report(rejected(self._rank.plan, placed)),
-        )
+        return Ruling(self._rules(root), _modules(root), self._profile)
+
+    def _rules(self, root: Root | None) -> tuple[Rule, ...]:
+        return () if root is None else self._rank.planner.rules(self._rank.plan, root.name)
+
+    def _profile(self) -> DeviceProfile:
+        return device_profile(self._rank.device, _own_cache())
+
+    def _passes(self, root: Root | None) -> tuple[GraphPass, ...]:
+        """What the plan changes in the graphs of a root, in order."""
+        passes: list[GraphPass] = []
+        rules = self._rules(root)
+        if kernels := self._kernels(rules):
+            passes.append(
+                Substitution(
+                    rules,
+                    _modules(root),
+                    kernels,
+                    lambda case: objection(case, _own_cache()),
+                    self._profile,
+                    lambda placed: self._rank.report(rejected(self._rank.plan, placed)),
+                )
+            )
+        return tuple(passes)
 
     def _kernels(self, rules: Sequence[Rule]) -> dict[str, Kernel]:
         """The kernels of rules; one that is not there ends the rank."""
@@ -224,6 +240,11 @@ class GraphBackend:
         wrapped = code.co_filename.endswith("external_utils.py")
         region = f"{cls}.forward" if wrapped else f"{code.co_qualname}:{code.co_firstlineno}"
         return region, why.strip()
+
+
+def _own_cache() -> Path:
+    """Where what is worked out once for each machine lies."""
+    return Path(torch_api.inductor_cache_dir()) / "sgplan"
 
 
 def _modules(root: Root | None) -> tuple[str, ...]:

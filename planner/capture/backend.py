@@ -21,12 +21,10 @@ from sgplan.planner import torch_api
 from sgplan.planner.capture.device_profile import measured
 from sgplan.planner.capture.insert import GROUP_BYTES, OPS_VERSION, insert_ready
 from sgplan.planner.capture.once import SideFile, dynamo_digest
+from sgplan.planner.capture.rewrite import GraphPass, rewritten
 from sgplan.planner.capture.sites import DeviceProfile
 from sgplan.planner.capture.steering import STEERING_VERSION, Schedule, Steering
 from sgplan.planner.facts import GraphFact, Placed
-from sgplan.planner.kernels.check import Case
-from sgplan.planner.kernels.source import Kernel
-from sgplan.planner.kernels.substitute import Substitution
 from sgplan.planner.rules import Rule
 from sgplan.planner.wire import decode, encode
 
@@ -62,26 +60,11 @@ class Ruling:
         rules: higher priority first.
         modules: module paths of the unwrapped model.
         profile: of the device, for `min_gain`.
-        kernels: of the rules that have one, by address.
-        objection: why a kernel may not stand for a site; empty when it may.
-        told: is told what became of them before anything is compiled.
     """
 
     rules: tuple[Rule, ...] = ()
     modules: tuple[str, ...] = ()
     profile: Callable[[], DeviceProfile] = field(default=lambda: measured("cpu"), compare=False)
-    kernels: Mapping[str, Kernel] = field(default_factory=dict[str, Kernel])
-    objection: Callable[[Case], str] = field(default=lambda case: "", compare=False)
-    told: Callable[[Sequence[Placed]], None] = field(default=lambda placed: None, compare=False)
-
-    def substituted(self, gm: fx.GraphModule) -> tuple[fx.GraphModule, tuple[Placed, ...]]:
-        """A Dynamo graph with the kernels in it, and their sites."""
-        if not self.kernels:
-            return gm, ()
-        substitution = Substitution(self.kernels, self.objection, self.profile)
-        made, placed = substitution.made(gm, self.rules, self.modules)
-        self.told(placed)
-        return made, placed
 
     def steering(
         self,
@@ -102,12 +85,14 @@ class GraphCompiler:
         record: turns an ATen graph into facts (`capture.record`).
         reductions: `in_graph` puts `sgplan.ready` into backward graphs.
         ruling: what the plan says of fusion.
+        passes: what changes the Dynamo graph, in order.
         context: what the record depends on beside the graph, such as names of parameters.
     """
 
     record: RecordGraph
     reductions: Reductions
     ruling: Ruling = Ruling()
+    passes: tuple[GraphPass, ...] = ()
     context: str = ""
 
     def compile(
@@ -121,10 +106,10 @@ class GraphCompiler:
         """
         began = time.perf_counter()
         kind = (OPS_VERSION, GROUP_BYTES, STEERING_VERSION, self.reductions, self.ruling.rules)
-        kind = (*kind, sorted(kernel.digest for kernel in self.ruling.kernels.values()))
+        kind = (*kind, [each.key for each in self.passes])
         digest = dynamo_digest(gm, inputs, str((*kind, sorted(patches.items()), self.context)))
         side = SideFile(Path(torch_api.inductor_cache_dir()) / "sgplan", digest)
-        gm, placed = self.ruling.substituted(gm)
+        changed = rewritten(gm, self.passes)
         graphs: list[GraphFact] = []
         met = 0
 
@@ -137,7 +122,9 @@ class GraphCompiler:
             number = len(graphs)
             cached = torch_api.graph_cache_enabled()
             with side.turn(number) if cached else contextlib.nullcontext():
-                code, schedule, hit = self._lowered(graph, example, kwargs, placed, side, number)
+                code, schedule, hit = self._lowered(
+                    graph, example, kwargs, changed.placed, side, number
+                )
             met += hit
             graphs.append(with_schedule(fact, schedule))
             return code
@@ -145,8 +132,8 @@ class GraphCompiler:
         def whole(**settings: Any) -> Callable[..., Any]:
             with torch_api.functorch_config(force_non_lazy_backward_lowering=True, **settings):
                 return torch_api.compile_fx(
-                    gm,
-                    inputs,
+                    changed.gm,
+                    [*inputs, *changed.inputs],
                     inner_compile=inner,
                     config_patches=patches,
                     compile_region_name=name,
@@ -161,7 +148,8 @@ class GraphCompiler:
             if graphs:
                 side.write(encode(record))
         cache = "hit" if met == len(graphs) else "miss"
-        return Compiled(call, list(record.graphs), time.perf_counter() - began, cache)
+        seconds = time.perf_counter() - began
+        return Compiled(changed.called(call), list(record.graphs), seconds, cache)
 
     def _lowered(
         self,
@@ -273,6 +261,7 @@ class InductorRecorder:
     record: RecordGraph
     reductions: Reductions = "none"
     ruling: Ruling = Ruling()
+    passes: tuple[GraphPass, ...] = ()
 
     def compile(
         self, gm: fx.GraphModule, inputs: Sequence[Any], patches: dict[str, Any], name: str | None
@@ -280,7 +269,7 @@ class InductorRecorder:
         """Trace and schedule as `GraphCompiler` does, make no code, run plain Python."""
         began = time.perf_counter()
         written = as_eager_runs(gm, inputs, self.record)
-        planned, placed = self.ruling.substituted(gm)
+        changed = rewritten(gm, self.passes)
         graphs: list[GraphFact] = []
 
         def inner(graph: fx.GraphModule, example: Sequence[Any], **kwargs: Any) -> Any:
@@ -288,7 +277,7 @@ class InductorRecorder:
             fact = self.record(graph, direction, inputs)
             if direction == "backward" and self.reductions == "in_graph":
                 insert_ready(graph, inputs)
-            schedule = self._schedule(graph, example, kwargs, placed)
+            schedule = self._schedule(graph, example, kwargs, changed.placed)
             graphs.append(with_schedule(fact, schedule))
             return _never_called()
 
@@ -296,8 +285,8 @@ class InductorRecorder:
             force_non_lazy_backward_lowering=True, enable_autograd_cache=False
         ):
             torch_api.compile_fx(
-                planned,
-                inputs,
+                changed.gm,
+                [*inputs, *changed.inputs],
                 inner_compile=inner,
                 config_patches=patches,
                 compile_region_name=name,

@@ -14,13 +14,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.fx as fx
 
 from sgplan.planner import torch_api
 from sgplan.planner.capture.record import op_name
+from sgplan.planner.capture.rewrite import Rewritten
 from sgplan.planner.capture.sites import DeviceProfile, Site, judge
 from sgplan.planner.facts import Outcome, Placed, SiteFact
 from sgplan.planner.kernels.check import Case, tensors_like
@@ -34,29 +35,38 @@ from sgplan.planner.rules import Rule
 
 @dataclass(frozen=True, slots=True)
 class Substitution:
-    """Puts kernels into graphs.
+    """Puts kernels into a graph (`capture.rewrite.GraphPass`).
 
     Attributes:
+        rules: all of the root, higher priority first.
+        modules: module paths of the unwrapped model.
         kernels: by the addresses of their rules.
         objection: why a kernel may not stand for a site (`check.objection`); empty when it may.
         profile: of the device, for `min_gain`.
+        told: is told what became of them before anything is compiled.
     """
 
+    name: ClassVar[str] = "substitute_kernels"
+    rules: tuple[Rule, ...]
+    modules: tuple[str, ...]
     kernels: Mapping[str, Kernel]
     objection: Callable[[Case], str]
     profile: Callable[[], DeviceProfile]
+    told: Callable[[Sequence[Placed]], None] = lambda placed: None
 
-    def made(
-        self, gm: fx.GraphModule, rules: Sequence[Rule], modules: Sequence[str]
-    ) -> tuple[fx.GraphModule, tuple[Placed, ...]]:
-        """The graph with its kernels, and every site of theirs.
+    @property
+    def key(self) -> str:
+        return str((self.rules, sorted(kernel.digest for kernel in self.kernels.values())))
 
-        Args:
-            rules: all of the root, higher priority first.
-            modules: module paths of the unwrapped model.
-        """
+    def apply(self, graph: Rewritten) -> Rewritten:
+        """The graph with its kernels, and every site of theirs."""
+        made, placed = self._made(graph.gm)
+        self.told(placed)
+        return Rewritten(made, graph.inputs, (*graph.placed, *placed))
+
+    def _made(self, gm: fx.GraphModule) -> tuple[fx.GraphModule, tuple[Placed, ...]]:
         graph = written(gm)
-        sites = sites_of(rules, graph, modules)
+        sites = sites_of(self.rules, graph, self.modules)
         judge(sites, self.profile)
         standing: list[Standing] = []
         found: list[Placed] = []

@@ -25,6 +25,7 @@ from sgplan.planner.capture.sites import DeviceProfile
 from sgplan.planner.facts import GraphFact, Placed, SiteFact
 from sgplan.planner.kernels.check import Case
 from sgplan.planner.kernels.source import located
+from sgplan.planner.kernels.substitute import Substitution
 from sgplan.planner.rules import rejected, rules_of
 
 from .build import plan
@@ -102,21 +103,19 @@ class Seen:
             self.cases.append(case)
             return objection(case)
 
-        ruling = Ruling(
-            rules,
-            modules,
-            lambda: DeviceProfile(1e10, 1e-6),
-            {rule.address: located(rule.kernel, FOLDER) for rule in rules if rule.kernel},
-            noted,
-            self.placed.extend,
-        )
+        def profile() -> DeviceProfile:
+            return DeviceProfile(1e10, 1e-6)
+
+        kernels = {rule.address: located(rule.kernel, FOLDER) for rule in rules if rule.kernel}
+        passes = (Substitution(rules, modules, kernels, noted, profile, self.placed.extend),)
 
         def record(graph: Any, direction: Any, inputs: Any) -> GraphFact:
             return record_graph(graph, direction, "f", modules=modules)
 
         def backend(gm: Any, inputs: list[Any]) -> Any:
             kind: Any = GraphCompiler if compiles else InductorRecorder
-            self.outcomes.append(kind(record, "none", ruling).compile(gm, inputs, {}, None))
+            made = kind(record, "none", Ruling(rules, modules, profile), passes)
+            self.outcomes.append(made.compile(gm, inputs, {}, None))
             return self.outcomes[-1].call
 
         self.output = torch.compile(module, backend=backend, dynamic=dynamic)(X)
