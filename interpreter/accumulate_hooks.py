@@ -1,4 +1,8 @@
-"""Hooks on AccumulateGrad nodes: told when a parameter's gradient has been accumulated.
+"""Hooks on AccumulateGrad nodes: note which parameters' gradients have been accumulated.
+
+A hook runs for every parameter in every backward, with cold caches. So it notes its parameter and
+no more, and wakes its listener only where that can change something: for parameters that the
+listener names, and when as many have come as it waits for.
 
 Holds the nodes, because a node lives only as long as somebody holds it, and its listener weakly.
 """
@@ -15,10 +19,10 @@ from sgplan.planner import torch_api
 
 
 class Listener(Protocol):
-    """Who is told."""
+    """Who is woken."""
 
-    def accumulated(self, index: int) -> None:
-        """AccumulateGrad of a parameter has run, with or without a gradient."""
+    def woken(self) -> None:
+        """Gradients have been accumulated, or are known to be none: look at `arrived`."""
         ...
 
 
@@ -27,16 +31,33 @@ class AccumulateHooks:
 
     Args:
         parameters: by index.
-        listener: told the index.
+        listener: woken at first by every parameter.
 
     Attributes:
         nodes: of the parameters, by index.
+        arrived: indices in the order in which they came; the listener clears it.
+        wakes: indices that wake the listener.
+        due: how many in `arrived` wake it, whichever they are.
     """
 
     def __init__(self, parameters: Sequence[torch.Tensor], listener: Listener) -> None:
         self.nodes = [torch_api.grads_accumulator(p) for p in parameters]
+        self.arrived: list[int] = []
+        self.wakes: set[int] = set(range(len(parameters)))
+        self._due = [len(parameters)]  # shared with the hooks, which hold nothing of ours
         owner = weakref.ref(listener)
-        self._handles = [node.register_hook(_hook(owner, i)) for i, node in enumerate(self.nodes)]
+        self._handles = [
+            node.register_hook(_hook(owner, index, self.arrived, self.wakes, self._due))
+            for index, node in enumerate(self.nodes)
+        ]
+
+    @property
+    def due(self) -> int:
+        return self._due[0]
+
+    @due.setter
+    def due(self, count: int) -> None:
+        self._due[0] = count
 
     def remove(self) -> None:
         """Nobody is told any more."""
@@ -45,9 +66,18 @@ class AccumulateHooks:
         self.nodes.clear()
 
 
-def _hook(owner: weakref.ref[Listener], index: int) -> Callable[[Any, Any], None]:
+def _hook(
+    owner: weakref.ref[Listener],
+    index: int,
+    arrived: list[int],
+    wakes: set[int],
+    due: list[int],
+) -> Callable[[Any, Any], None]:
+    note = arrived.append
+
     def fire(grad_inputs: Any, grad_outputs: Any) -> None:
-        if (listener := owner()) is not None:
-            listener.accumulated(index)
+        note(index)
+        if (index in wakes or len(arrived) >= due[0]) and (listener := owner()) is not None:
+            listener.woken()
 
     return fire

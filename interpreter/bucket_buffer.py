@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import reduce
+from operator import or_
 
 import torch
 
@@ -96,22 +98,27 @@ class BucketBuffer:
 
 
 class Batch:
-    """Gradients that come to a reducer in one call, again in each step.
+    """Gradients that come to a reducer together, again in each step.
 
     Args:
+        indices: of their parameters.
         homes: of each gradient, its buffer and its place among the slots.
-        bits: the set of their parameters' indices, as bits.
 
     Attributes:
-        counts: how many of them each buffer gets.
+        indices: as given.
+        bits: the same as a set.
+        counts: how many of them each buffer gets, and the bit of the last.
     """
 
-    __slots__ = ("_homes", "bits", "counts")
+    __slots__ = ("_homes", "bits", "counts", "indices")
 
-    def __init__(self, homes: Sequence[tuple[BucketBuffer, int]], bits: int) -> None:
+    def __init__(self, indices: Sequence[int], homes: Sequence[tuple[BucketBuffer, int]]) -> None:
+        self.indices = tuple(indices)
         self._homes = homes
-        self.bits = bits
-        self.counts = list(Counter(buffer for buffer, _ in homes).items())
+        self.bits = reduce(or_, (1 << index for index in indices), 0)
+        last = {buffer: 1 << i for i, (buffer, _) in zip(indices, homes, strict=True)}
+        number = Counter(buffer for buffer, _ in homes)
+        self.counts = [(buffer, count, last[buffer]) for buffer, count in number.items()]
 
     def views(self) -> list[torch.Tensor]:
         """Their slots in the memory that the buffers have now."""

@@ -12,10 +12,11 @@ script's.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from time import perf_counter
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -28,7 +29,8 @@ from sgplan.interpreter.run import Cursor
 from sgplan.planner import torch_api
 from sgplan.planner.program import Bucket
 
-SMALL = 16384  # elements: up to 64 KiB a call costs more than the copy
+SMALL = 65536  # elements: up to 256 KiB a hook that does more than count costs more than the copy
+BATCHES = 64  # orders of arrival that are remembered
 DTYPES = {"f64": torch.float64, "f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 _UNFINISHED = (
@@ -75,10 +77,12 @@ class Reducer:
         # Copied when their bucket is complete, many in one call; others while they are in cache.
         self._small = [p.numel() <= SMALL for p in self.parameters]
         self._views: dict[Batch, list[torch.Tensor]] = {}  # of the memory that is used now
+        self._batches: dict[tuple[int, ...], tuple[Batch, Batch]] = {}  # all, and the small ones
         self._all_fresh = [True] * len(self.parameters)
         self._none_fresh = [False] * len(self.parameters)
-        self._reset()
         self._hooks = AccumulateHooks(self.parameters, self)
+        self._pattern = (0, 0)  # what came in-graph, and what completed buckets, when chosen
+        self._reset()
         self.owner_of = {n: Owner(self, index) for index, n in enumerate(self._hooks.nodes)}
         # Of compiled nodes with no successor but these parameters, by their `next_functions`.
         self.openings: dict[tuple[Any, ...], Opening] = {}
@@ -95,7 +99,10 @@ class Reducer:
         self.all_free = False  # whether `can_take` holds for every parameter
         self._missing = len(self.parameters)
         self._opened = False
-        self._later: list[int] = []
+        self._last = 0  # those that completed a bucket
+        self._later: list[Batch] = []
+        self._hooks.arrived.clear()
+        self._hooks.due = len(self.parameters)
         self._queued = False
         self.closing = False
         self._partial = False
@@ -163,6 +170,8 @@ class Reducer:
 
     def end_backward(self) -> None:
         """Called after every backward: what waits for its bucket is copied before it can change."""
+        if self._hooks.arrived and self._note_arrived():
+            self.advance()
         if self._later:
             self._copy_later()
 
@@ -177,7 +186,7 @@ class Reducer:
 
     def batch(self, indices: Sequence[int]) -> Batch:
         """What `take` wants to know of gradients that come together."""
-        return Batch([self._place[i] for i in indices], sum(1 << i for i in indices))
+        return Batch(indices, [self._place[i] for i in indices])
 
     def take(self, batch: Batch, grads: Sequence[torch.Tensor], began: float) -> list[torch.Tensor]:
         """Copy gradients out of a compiled graph; returns the slots autograd shall accumulate.
@@ -189,9 +198,7 @@ class Reducer:
         """
         before = self.elsewhere
         self._open()
-        views = self._views.get(batch)
-        if views is None:
-            views = self._views[batch] = batch.views()
+        views = self._views_of(batch)
         copying = perf_counter()
         for view, grad in zip(views, grads, strict=True):
             torch.mul(grad, self.scale, out=view)
@@ -202,7 +209,7 @@ class Reducer:
         self.taken += len(views)
         slots = [view.data for view in views]  # `detach` costs twice as much
         complete = False
-        for buffer, count in batch.counts:
+        for buffer, count, _ in batch.counts:
             buffer.handed += count
             buffer.missing -= count
             complete = complete or not buffer.missing
@@ -215,30 +222,62 @@ class Reducer:
         """Own time is what passed since, without what was spent `elsewhere`."""
         self.own_seconds += perf_counter() - began - (self.elsewhere - before)
 
-    def accumulated(self, index: int) -> None:
-        """AccumulateGrad of a parameter has run, with or without a gradient."""
-        bit = 1 << index
-        if self._counts_used and self.parameters[index].grad is not None:
-            self._used |= bit
-        if not self.armed:
-            return
-        if self._handing & bit:
-            self._handing ^= bit
+    def woken(self) -> None:
+        """AccumulateGrad of some parameters has run, with or without gradients."""
+        if not self.armed and not self._counts_used:
+            self._hooks.arrived.clear()
             return
         began, before = perf_counter(), self.elsewhere
-        if self._unused:
-            self._mark_unused()
-        if self._small[index]:
-            self._later.append(index)
-        else:
-            self._copy(index)
-        self.hooked += 1
-        self._mark(bit)
-        buffer, _ = self._place[index]
-        buffer.missing -= 1
-        if not buffer.missing:
+        if self._note_arrived():
             self.advance()
         self._account(began, before)
+
+    def _note_arrived(self) -> bool:
+        """Count what has arrived into its buckets; returns whether a bucket became complete."""
+        arrived = self._hooks.arrived[:]
+        self._hooks.arrived.clear()
+        for index in arrived if self._counts_used else ():
+            if self.parameters[index].grad is not None:
+                self._used |= 1 << index
+        if not self.armed:
+            return False
+        self._hooks.due -= len(arrived)
+        if self._handing:  # those that a graph brought are counted already
+            handed = self._handing
+            for index in arrived:
+                self._handing &= ~(1 << index)
+            arrived = [index for index in arrived if not handed >> index & 1]
+        return self._count(tuple(arrived)) if arrived else False
+
+    def _count(self, arrived: tuple[int, ...]) -> bool:
+        """Gradients came through hooks, in this order; returns whether they completed a bucket."""
+        if self._unused:
+            self._mark_unused()
+        batches = self._batches.get(arrived)
+        if batches is None:
+            if len(self._batches) >= BATCHES:
+                self._batches.clear()
+                self._views.clear()
+            later = self.batch([index for index in arrived if self._small[index]])
+            batches = self._batches[arrived] = self.batch(arrived), later
+        batch, later = batches
+        if later.indices:
+            self._later.append(later)
+        if len(later.indices) != len(arrived):
+            for index in arrived:
+                if not self._small[index]:
+                    self._copy(index)
+        self.hooked += len(arrived)
+        if batch.bits.bit_count() != len(arrived):
+            self._refuse(next(i for i in arrived if arrived.count(i) > 1))
+        self._mark(batch.bits)
+        complete = False
+        for buffer, count, last in batch.counts:
+            buffer.missing -= count
+            if not buffer.missing:
+                complete = True
+                self._last |= last
+        return complete
 
     def _open(self) -> None:
         """Memory for this reduction, at its first gradient."""
@@ -268,20 +307,34 @@ class Reducer:
         targets: list[torch.Tensor] = []
         sources: list[torch.Tensor] = []
         self._open()
-        for index in self._later:
-            buffer, place = self._place[index]
-            view, grad = buffer.views[place], self._gradient(index)
-            if grad is None:
-                view.zero_()
-            else:
-                targets.append(view)
-                sources.append(grad)
-        self._later.clear()
+        parameters = self.parameters
+        for batch in self._later:
+            for view, index in zip(self._views_of(batch), batch.indices, strict=True):
+                grad = parameters[index].grad
+                if grad is None:
+                    view.zero_()
+                else:
+                    targets.append(view)
+                    sources.append(grad)
+        if torch.is_grad_enabled():  # under `create_graph`
+            sources = [grad.detach() for grad in sources]
         if targets:
             began = perf_counter()
-            torch_api.copy_all(targets, sources)
+            try:
+                torch_api.copy_all(targets, sources)
+            except RuntimeError:
+                for index in (index for batch in self._later for index in batch.indices):
+                    self._gradient(index)
+                raise
             torch_api.scale_all(targets, self.scale)
             self.elsewhere += perf_counter() - began
+        self._later.clear()
+
+    def _views_of(self, batch: Batch) -> list[torch.Tensor]:
+        views = self._views.get(batch)
+        if views is None:
+            views = self._views[batch] = batch.views()
+        return views
 
     def _gradient(self, index: int) -> torch.Tensor | None:
         grad = self.parameters[index].grad
@@ -295,11 +348,13 @@ class Reducer:
 
     def _mark(self, bits: int) -> None:
         if twice := self._ready & bits:
-            name = self.setup.names[twice.bit_length() - 1]
-            raise RuntimeError(_TWICE.format(name=name))
+            self._refuse(twice.bit_length() - 1)
         self._ready |= bits
         self._partial = True
         self._missing -= bits.bit_count()
+
+    def _refuse(self, index: int) -> NoReturn:
+        raise RuntimeError(_TWICE.format(name=self.setup.names[index]))
 
     def _without(self, bits: int) -> Iterator[int]:
         """The indices that are not in a set."""
@@ -320,6 +375,7 @@ class Reducer:
         self._cursor.advance()
         if self._missing == 0 and not self._queued:
             self._queued = True
+            self._hooks.due = sys.maxsize  # nobody is waited for any more
             torch_api.queue_callback(self._finish)
 
     def _finish(self) -> None:
@@ -332,6 +388,24 @@ class Reducer:
         self.armed = False
         self._partial = False
         self._used = 0
+        self._hooks.arrived.clear()
+        self._hooks.due = len(self.parameters)
+        if self._pattern != (self._in_graph, self._last) and not self._counts_used:
+            self._choose_wakes()
+
+    def _choose_wakes(self) -> None:
+        """From now on only those wake us that completed a bucket this time, or are copied at once.
+
+        The others are counted with the next that does; behind the last gradient of all we are woken
+        in any case, so that what comes in another order starts later, and nothing is missed.
+        """
+        self._pattern = (self._in_graph, self._last)
+        self._hooks.wakes.clear()
+        self._hooks.wakes.update(
+            index
+            for index in self._without(self._in_graph)
+            if self._last >> index & 1 or not self._small[index]
+        )
 
     def _agree_on_used(self) -> None:
         """Which parameters got a gradient on any rank: the others' `.grad` stays untouched."""
@@ -372,6 +446,10 @@ class Reducer:
         used = self._used if self.setup.find_unused else None
         for buffer in self.buffers.values():
             if buffer.all_taken:
+                continue
+            if not buffer.handed and self.all_free and used is None:
+                for slot, view in zip(buffer.bucket.slots, buffer.views, strict=True):
+                    self.parameters[slot.index].grad = view.data
                 continue
             targets: list[torch.Tensor] = []
             sources: list[torch.Tensor] = []

@@ -132,6 +132,60 @@ def test_a_second_gradient_before_the_first_is_reduced_is_an_error(tmp_path: Pat
         net.body(torch.ones(2, 7)).sum().backward()
 
 
+def settled(tmp_path: Path) -> tuple[Net, Reducer, Any]:
+    """After a reduction only few hooks wake the reducer."""
+    net = Net()
+    reducer, kept = reducer_of(net, tmp_path, "sync { bucket = 1GiB  first_bucket = 1GiB }")
+    armed_backward(reducer, loss_of(net))
+    net.zero_grad()
+    kept.events.clear()
+    return net, reducer, kept
+
+
+def test_parts_that_come_in_another_order_than_before_are_reduced(tmp_path: Path) -> None:
+    net, reducer, kept = settled(tmp_path)
+    reducer.prepare_for_backward([])
+    backward(reducer, net.body(torch.ones(2, 7)).sum())  # what came last comes first
+    assert kept.of(ReduceStarted) == []
+    backward(reducer, net.head(torch.ones(2, 33)).sum())
+    assert len(kept.of(ReduceStarted)) == 1
+    plain = Net()
+    plain.body(torch.ones(2, 7)).sum().backward()
+    plain.head(torch.ones(2, 33)).sum().backward()
+    assert equal(gradients(net), gradients(plain))
+
+
+def test_what_comes_between_two_reductions_is_not_counted(tmp_path: Path) -> None:
+    net, reducer, kept = settled(tmp_path)
+    for seed in (2, 3, 4):
+        loss_of(net, seed).backward()
+    net.body(torch.ones(2, 7)).sum().backward()
+    net.zero_grad()
+    armed_backward(reducer, loss_of(net))
+    assert len(kept.of(ReduceStarted)) == 1
+    assert equal(gradients(net), plain_gradients())
+
+
+def test_a_second_gradient_is_an_error_at_the_end_of_its_backward(tmp_path: Path) -> None:
+    net, reducer, _ = settled(tmp_path)
+    reducer.prepare_for_backward([])
+    backward(reducer, net.head(torch.ones(2, 33)).sum())
+    with pytest.raises(RuntimeError, match=r"ready only once: `head\.(bias|weight)`"):
+        backward(reducer, net.head(torch.ones(2, 33)).sum())
+
+
+def test_an_order_of_arrival_is_learnt_from_each_reduction(tmp_path: Path) -> None:
+    net = Net()
+    reducer, kept = reducer_of(net, tmp_path, SMALL)
+    names = [bucket.name for bucket in reducer.setup.buckets]
+    for seed in range(3):
+        net.zero_grad()
+        kept.events.clear()
+        armed_backward(reducer, loss_of(net, seed))
+        assert [event.bucket for event in kept.of(ReduceStarted)] == names
+        assert equal(gradients(net), plain_gradients(seed))
+
+
 def test_two_backwards_can_share_one_reduction(tmp_path: Path) -> None:
     net = Net()
     reducer, kept = reducer_of(net, tmp_path)
