@@ -73,6 +73,8 @@ class GraphBackend:
         record, context = self._recording(root, gm, inputs)
         reductions: Reductions = "in_graph" if in_graph else "none"
         ruling, passes = self._ruling(root), self._passes(root)
+        if self._rank.verifying is not None:
+            passes = self._rank.verifying.probed(passes, inputs, _modules(root))
         if self._rank.mode == "plan":
             compiler: Any = InductorRecorder(record, reductions, ruling, passes)
         else:

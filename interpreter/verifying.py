@@ -18,6 +18,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgpack
 import numpy
 import torch
 from torch.optim import Optimizer
@@ -29,6 +30,8 @@ from torch.optim.optimizer import (
 from sgplan.interpreter import gate, moments
 from sgplan.interpreter.meeting import Meeting, block_saves
 from sgplan.interpreter.moments import Moment, Tensors
+from sgplan.planner.capture.probe import Suspect, suspect
+from sgplan.planner.capture.rewrite import GraphPass, Rewritten
 
 if TYPE_CHECKING:
     from sgplan.interpreter.rank import Rank
@@ -48,6 +51,7 @@ class Task:
         without: keys of what is left out of the plan (`planner.leave_out`).
         against: the run folder of the reference run; None in that run itself.
         probe: name of a pass over Dynamo graphs, whose graphs are run before and after it.
+        forward, gradient: relative differences that a probe allows.
     """
 
     steps: int
@@ -56,6 +60,8 @@ class Task:
     without: tuple[str, ...] = ()
     against: str | None = None
     probe: str | None = None
+    forward: float = 0.0
+    gradient: float = 0.0
 
 
 class Verifying:
@@ -84,6 +90,22 @@ class Verifying:
         register_optimizer_step_pre_hook(self._before_update)
         register_optimizer_step_post_hook(self._after_update)
         self._rank.steps.on_end = self._step_ended
+
+    def probed(
+        self, passes: Iterable[GraphPass], inputs: Sequence[Any], modules: Sequence[str]
+    ) -> tuple[GraphPass, ...]:
+        """The passes over a graph, the one that the parent suspects under observation."""
+        return tuple(
+            _Observed(each, self, inputs, modules) if each.name == self.task.probe else each
+            for each in passes
+        )
+
+    def found(self, suspect: Suspect) -> None:
+        """Leave the first suspect for the parent."""
+        path = self._rank.folder / f"probe-{self._rank.rank}.msgpack"
+        if not path.exists():
+            wire = {"op": suspect.op, "module": suspect.module, "how": suspect.how}
+            path.write_bytes(msgpack.Packer().pack(wire))
 
     # --- calls -----------------------------------------------------------------------------------
 
@@ -211,6 +233,32 @@ class Verifying:
         if self._rank.steps.step >= self.task.steps:
             self._meeting.arrive()
             self._rank.leave("verified", "", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Observed:
+    """A pass over Dynamo graphs whose graph is run before and after it."""
+
+    inner: GraphPass
+    owner: Verifying
+    inputs: Sequence[Any]
+    modules: Sequence[str]
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    @property
+    def key(self) -> str:
+        return self.inner.key
+
+    def apply(self, graph: Rewritten) -> Rewritten:
+        after = self.inner.apply(graph)
+        task = self.owner.task
+        found = suspect(graph, after, self.inputs, self.modules, task.forward, task.gradient)
+        if found is not None:
+            self.owner.found(found)
+        return after
 
 
 def _named(root: Root, name: str) -> str:

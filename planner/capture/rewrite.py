@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import torch.fx as fx
 
@@ -45,7 +45,10 @@ class Rewritten:
 class GraphPass(Protocol):
     """One change of a Dynamo graph that a clause of the plan asks for."""
 
-    name: ClassVar[str]  # as listings and errors have it
+    @property
+    def name(self) -> str:
+        """As listings and errors have it."""
+        ...
 
     @property
     def key(self) -> str:

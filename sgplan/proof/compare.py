@@ -242,7 +242,9 @@ def _tensors(quantity: str, theirs: Tensors, ours: Tensors, allowed: Tolerance) 
     limit = max(limit, allowed.gradient) if quantity in _GRADIENT else limit
     floor = 0.0
     if quantity in ("gradients", "gradients at the update") and limit:
-        floor = _ROUNDING * max((_largest(each) for each in theirs.values()), default=0.0)
+        floor = _ROUNDING * max(
+            (_largest(each) for each in theirs.values() if each is not None), default=0.0
+        )
     for name in {**theirs, **ours}:
         one, other = theirs.get(name), ours.get(name)
         scale = 0.0 if one is None else _largest(one)

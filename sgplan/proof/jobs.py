@@ -74,7 +74,7 @@ class Jobs:
         *,
         left_out: Collection[str] = (),
         against: Path | None = None,
-        probe: str | None = None,
+        probe: tuple[str, float, float] | None = None,
         offset: int = 0,
     ) -> Done:
         """Run the command once.
@@ -84,7 +84,8 @@ class Jobs:
             says: what a person is told that this run is.
             left_out: keys of what is left out of the plan.
             against: run folder of the reference run.
-            probe: a pass whose graphs are run before and after it.
+            probe: a pass whose graphs are run before and after it, and the relative differences
+                of values and gradients that are allowed there.
 
         Raises:
             JobFailed: the run ended before a step, or failed; its own words are on stderr.
@@ -98,7 +99,9 @@ class Jobs:
             "offset": offset,
             "without": sorted(left_out),
             "against": None if against is None else str(against),
-            "probe": probe,
+            "probe": None if probe is None else probe[0],
+            "forward": 0.0 if probe is None else probe[1],
+            "gradient": 0.0 if probe is None else probe[2],
         }
         done = execute(
             Request(

@@ -160,9 +160,16 @@ class _Search:
         return compare(self._reference.path, done.path, self._allowed), done
 
     def probed(self, change: NumericChange, first: Sequence[NumericChange]) -> Done:
-        return self._run("probe", f"the graphs before and after {change.name}", first, change.name)
+        probe = change.name, self._allowed.forward, self._allowed.gradient
+        return self._run("probe", f"the graphs before and after {change.name}", first, probe)
 
-    def _run(self, name: str, says: str, first: Sequence[NumericChange], probe: str | None) -> Done:
+    def _run(
+        self,
+        name: str,
+        says: str,
+        first: Sequence[NumericChange],
+        probe: tuple[str, float, float] | None,
+    ) -> Done:
         left = {change.key for change in self._changes} - {change.key for change in first}
         if not first:
             left |= everything(resolved(self._jobs.plan, self._reference.facts[0]))

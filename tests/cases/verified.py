@@ -1,4 +1,4 @@
-"""A small model with everything that a wrong pass can break: two dropouts, BatchNorm, a tied weight.
+"""A small model with everything that a wrong pass can break: dropouts, BatchNorm, a tied weight.
 
 torchrun --standalone --nproc-per-node 2 verified.py [compile] [plain] [unseeded] [irreproducible]
 """
@@ -34,6 +34,7 @@ class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.tokens = nn.Embedding(32, WIDTH)
+        self.left, self.right = nn.Dropout(0.2), nn.Dropout(0.4)
         self.layers = nn.ModuleList([Layer(0.1), Layer(0.3)])
         self.calls: Tensor
         self.register_buffer("calls", torch.zeros(()))
@@ -41,6 +42,7 @@ class Net(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         self.calls += 1
         x = self.tokens(tokens)
+        x = self.left(x) + self.right(x)
         for layer in self.layers:
             x = layer(x)
         return F.linear(x, self.tokens.weight)
@@ -48,6 +50,10 @@ class Net(nn.Module):
 
 def main() -> None:
     words = set(sys.argv[1:])
+    if fault := os.environ.get("FAULTY_PASS"):
+        import faulty_passes
+
+        faulty_passes.install(fault)
     distributed = "RANK" in os.environ
     if distributed:
         dist.init_process_group("gloo")
