@@ -101,7 +101,8 @@ def suspect(
         ):
             continue
         how = "has no gradient" if other is None else "has another gradient"
-        blamed = next((u for u in nodes[name].users if u.name not in gone), nodes[name])
+        added = next((user for user in nodes[name].users if user.name not in gone), None)
+        blamed = added or _made_by_pass(nodes[name], gone) or nodes[name]
         module = module_of(blamed, modules) or _module_below(nodes[name], modules)
         return Suspect(_op(blamed), module, f"`{name}` {how} after the pass")
     return None

@@ -221,7 +221,7 @@ def _exact(quantity: str, theirs: Any, ours: Any) -> _Value:
 
 def _first_difference(theirs: Any, ours: Any) -> tuple[str, str]:
     if isinstance(theirs, list) and isinstance(ours, list):
-        for each in theirs:
+        for each in reversed(theirs):
             if isinstance(each, str) and each not in ours:
                 return each, "no gradient comes to it in the planned run"
         for each in ours:
@@ -245,7 +245,9 @@ def _tensors(quantity: str, theirs: Tensors, ours: Tensors, allowed: Tolerance) 
         floor = _ROUNDING * max(
             (_largest(each) for each in theirs.values() if each is not None), default=0.0
         )
-    for name in {**theirs, **ours}:
+    names = [*{**theirs, **ours}]
+    # Gradients come to the parameters that were registered last first, as data parallel has it.
+    for name in reversed(names) if quantity in _GRADIENT else names:
         one, other = theirs.get(name), ours.get(name)
         scale = 0.0 if one is None else _largest(one)
         yield _pair(quantity, name, one, other, scale, limit * scale + floor)
