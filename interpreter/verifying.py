@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgpack
 import numpy
@@ -239,14 +239,11 @@ class Verifying:
 class _Observed:
     """A pass over Dynamo graphs whose graph is run before and after it."""
 
+    name: ClassVar[str] = "observed"
     inner: GraphPass
     owner: Verifying
     inputs: Sequence[Any]
     modules: Sequence[str]
-
-    @property
-    def name(self) -> str:
-        return self.inner.name
 
     @property
     def key(self) -> str:

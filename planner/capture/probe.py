@@ -61,7 +61,6 @@ class _Recording(fx.Interpreter):
         if isinstance(value, torch.Tensor) and n.op not in ("placeholder", "output"):
             self._ran.values[n.name] = value.detach().clone()
             if value.requires_grad:
-                value.retain_grad()
                 self.live[n.name] = value
         return value
 
@@ -116,17 +115,16 @@ def _run(graph: Rewritten, inputs: Sequence[Any]) -> _Ran:
         torch.manual_seed(_SEED)
         outputs = list(_tensors(recording.run(*given)))
         losses = [_weighted(value) for value in outputs if value.requires_grad]
-        if losses:
-            torch.stack(losses).sum().backward()
     names = [node.name for node in graph.gm.graph.nodes if node.op == "placeholder"]
-    for name, value in zip(names, given, strict=True):
-        if isinstance(value, torch.Tensor):
-            ran.written[name] = value.detach()
-            if value.grad is not None:
-                ran.gradients[name] = value.grad
-    for name, value in recording.live.items():
-        if value.grad is not None:
-            ran.gradients[name] = value.grad
+    tensors = {n: v for n, v in zip(names, given, strict=True) if isinstance(v, torch.Tensor)}
+    ran.written = {name: value.detach() for name, value in tensors.items()}
+    live = {name: value for name, value in tensors.items() if value.requires_grad} | recording.live
+    if losses and live:
+        # Not `backward`, which belongs to the script's steps.
+        loss = torch.stack(losses).sum()
+        found = torch.autograd.grad(loss, list(live.values()), allow_unused=True)
+        pairs = zip(live, found, strict=True)
+        ran.gradients = {name: gradient for name, gradient in pairs if gradient is not None}
     return ran
 
 

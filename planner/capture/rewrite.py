@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch.fx as fx
 
@@ -45,10 +45,7 @@ class Rewritten:
 class GraphPass(Protocol):
     """One change of a Dynamo graph that a clause of the plan asks for."""
 
-    @property
-    def name(self) -> str:
-        """As listings and errors have it."""
-        ...
+    name: ClassVar[str]  # as listings and errors have it
 
     @property
     def key(self) -> str:

@@ -75,9 +75,9 @@ def trace(
     change = changes[count - 1]
     where = located(comparison.first, done)
     if change.on_graph:
-        found = probe_of(probed(change, changes[:count]).path)
-        if found is not None:
-            op, module, how = found
+        suspected = probe_of(probed(change, changes[:count]).path)
+        if suspected is not None:
+            op, module, how = suspected
             where = Culprit("", op=op, module=module, how=how, parameter=where.parameter)
     line = None if change.span is None else change.span.line
     culprit = Culprit(

@@ -158,20 +158,22 @@ def loses_a_mutation() -> None:
     """The model's own counter is not written back."""
 
     def change(gm: fx.GraphModule) -> None:
-        for node in _called(gm, "iadd"):
-            node.target = operator.add
+        for node in _called(gm, "add_"):
+            node.target = "add"
 
     _on_graphs(change)
 
 
 def rounds_the_output() -> None:
+    """The last product, whose result is the loss's input, is computed in bf16."""
+
     def change(gm: fx.GraphModule) -> None:
         node = _called(gm, "linear")[-1]
+        with gm.graph.inserting_before(node):
+            node.args = tuple(gm.graph.call_method("bfloat16", (each,)) for each in node.args)
         with gm.graph.inserting_after(node):
-            low = gm.graph.call_method("bfloat16", (node,))
-        with gm.graph.inserting_after(low):
-            back = gm.graph.call_method("float", (low,))
-        node.replace_all_uses_with(back, delete_user_cb=lambda user: user is not low)
+            back = gm.graph.call_method("float", (node,))
+        node.replace_all_uses_with(back, delete_user_cb=lambda user: user is not back)
 
     _on_graphs(change)
 
@@ -214,8 +216,12 @@ def shifts_the_split_bias() -> None:
         if split is not None:
             term = split.added.args[1]
             with graph.inserting_before(split.added):
-                rolled = graph.call_function(torch.ops.aten.roll.default, (term, [1]))
-            rolled.meta["val"] = term.meta["val"].clone()
+                head = graph.call_function(torch.ops.aten.slice.Tensor, (term, 0, 0, 1))
+                tail = graph.call_function(torch.ops.aten.slice.Tensor, (term, 0, 1))
+                rolled = graph.call_function(torch.ops.aten.cat.default, ([tail, head],))
+            for node, value in ((head, term.meta["val"][:1]), (tail, term.meta["val"][1:])):
+                node.meta["val"] = value
+            rolled.meta["val"] = torch.empty_like(term.meta["val"])
             split.added.replace_input_with(term, rolled)
         return split
 
@@ -245,15 +251,15 @@ def gives_a_kernel_the_wrong_bias() -> None:
 
 
 def _on_fused(change: Callable[[torch.optim.Optimizer], None]) -> None:
-    from sgplan.interpreter.optimizers import Optimizers
+    """Change what the plan's constructor has made fused."""
+    right = torch.optim.AdamW.__init__
 
-    right = Optimizers.fused_built
+    def init(self: torch.optim.AdamW, *args: Any, **kwargs: Any) -> None:
+        right(self, *args, **kwargs)
+        if self.defaults["fused"]:
+            change(self)
 
-    def fused_built(self: Optimizers, optimizer: torch.optim.Optimizer) -> None:
-        right(self, optimizer)
-        change(optimizer)
-
-    Optimizers.fused_built = fused_built
+    torch.optim.AdamW.__init__ = init
 
 
 def forgets_weight_decay() -> None:

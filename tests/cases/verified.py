@@ -40,7 +40,7 @@ class Net(nn.Module):
         self.register_buffer("calls", torch.zeros(()))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        self.calls += 1
+        self.calls.add_(1)
         x = self.tokens(tokens)
         x = self.left(x) + self.right(x)
         for layer in self.layers:

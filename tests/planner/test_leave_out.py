@@ -38,7 +38,7 @@ def test_every_change_is_named_in_the_order_in_which_it_can_be_added() -> None:
         ("substitute_kernels", "fuse.norm"),
         ("insert_updates", "update"),
     ]
-    assert [change.span.line for change in changes if change.span][0] == 7
+    assert next(change.span.line for change in changes if change.span) == 7
     assert [change.name for change in changes if change.on_graph] == ["substitute_kernels"]
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sgplan.interpreter import moments
-from sgplan.interpreter.moments import Moment
+from sgplan.interpreter.moments import Moment, Tensors
 from sgplan.proof.compare import Comparison, compare, same_bits
 from sgplan.proof.tolerance import Tolerance
 
@@ -24,7 +24,7 @@ def run(folder: Path, *recorded: Moment, rank: int = 0) -> Path:
 
 
 def call(step: int = 0, **values: Any) -> Moment:
-    given = {name: {"0": torch.tensor(value)} for name, value in values.items()}
+    given: dict[str, Tensors] = {n: {"0": torch.tensor(value)} for n, value in values.items()}
     return Moment("call", "model", step, given, {"random state": {"torch": "a"}})
 
 
@@ -94,7 +94,10 @@ def test_a_gradient_that_is_zero_but_for_rounding_may_round_otherwise(tmp_path: 
 
 def test_parameters_are_judged_by_how_far_they_moved(tmp_path: Path) -> None:
     def update(after: float) -> Moment:
-        values = {"before": {"w": torch.tensor(1.0)}, "parameters": {"w": torch.tensor(after)}}
+        values: dict[str, Tensors] = {
+            "before": {"w": torch.tensor(1.0)},
+            "parameters": {"w": torch.tensor(after)},
+        }
         return Moment("update", "AdamW", 0, values)
 
     found = compared(tmp_path, update(1.001), update(1.00101), LOOSE)
