@@ -2,24 +2,44 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sgplan.proof.verification import Verification
-    from sgplan.proof.verify import verify
 
-__all__ = ["Verification", "__version__", "verify"]
 __version__ = "0.1.0"
 
 
-def __getattr__(name: str) -> Any:
-    """`sgplan.verify` and `sgplan.Verification`, loaded when they are asked for."""
-    if name == "verify":
-        from sgplan.proof.verify import verify
+def verify(
+    plan: str,
+    command: Sequence[str],
+    *,
+    run_dir: str | None = None,
+    sets: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+) -> Verification:
+    """Run a command plainly and under a plan, and say whether both compute the same.
 
-        return verify
-    if name == "Verification":
-        from sgplan.proof.verification import Verification
+    For tests: `sgplan.verify("plan.sgplan", ["torchrun", …, "train.py"]).assert_equal()`.
 
-        return Verification
-    raise AttributeError(f"module `sgplan` has no attribute `{name}`")
+    Args:
+        plan: path of a `.sgplan` or `.sgpx`.
+        command: as behind `--` of `sgplan verify`.
+        run_dir: folder of the runs; by default one below `.sgplan/runs`.
+        sets: values as of `--set`.
+        environ: variables for the command, beside those that it inherits.
+
+    Returns:
+        The answer, with `ok`, `table` and `culprit`; a difference is no exception.
+
+    Raises:
+        Failure: the plan cannot be read or the command cannot be found.
+        Refused: the plan is wrong.
+
+    Call it from the main thread: signals go to the command meanwhile.
+    """
+    # By name: comparing needs torch, which `sgplan check` must not load.
+    proof = importlib.import_module("sgplan.proof.verify")
+    return proof.verify(plan, command, run_dir=run_dir, sets=sets, environ=environ)

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from sgplan.interpreter import moments
 from sgplan.interpreter.moments import Moment, Tensors
+from sgplan.proof.findings import Comparison, Difference, Place, Row
 from sgplan.proof.tolerance import EPS32, Tolerance
 
 # In the order in which they come within a moment; the first one that differs is the cause.
@@ -41,75 +42,6 @@ _GIVEN = frozenset({"state", "random state before"})
 _EXACT = ("random state before", "random state", "gradient topology", "optimizer settings")
 # Rounding of sums that are zero but for it: a bias in front of a normalisation has such gradients.
 _ROUNDING = 4 * EPS32
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a value is: rank, step from 1, the moment's kind and name, the tensor's name."""
-
-    rank: int
-    step: int
-    moment: str
-    tensor: str
-
-    def __str__(self) -> str:
-        parts = [f"rank {self.rank}", f"step {self.step}", self.moment, self.tensor]
-        return ", ".join(part for part in parts if part)
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """The first value that differs by more than is allowed.
-
-    Attributes:
-        relative: to the largest absolute value; infinite when it cannot be compared.
-        allowed: the same.
-        text: what differs when it is no number.
-    """
-
-    quantity: str
-    place: Place
-    relative: float
-    allowed: float
-    text: str = ""
-
-
-@dataclass(slots=True)
-class Row:
-    """One quantity over all moments of all ranks.
-
-    Attributes:
-        compared, bitwise: values, and those among them that are equal in every bit.
-        largest: the largest relative difference, and `at` where it is.
-        allowed: the relative difference that is allowed there.
-    """
-
-    quantity: str
-    compared: int = 0
-    bitwise: int = 0
-    largest: float = 0.0
-    allowed: float = 0.0
-    at: Place | None = None
-    failed: int = 0
-
-    @property
-    def verdict(self) -> Literal["equal", "within", "DIFFERENT"]:
-        if self.failed:
-            return "DIFFERENT"
-        return "equal" if self.bitwise == self.compared else "within"
-
-
-@dataclass(slots=True)
-class Comparison:
-    """What two runs have in common and what not."""
-
-    rows: list[Row] = field(default_factory=list[Row])
-    first: Difference | None = None
-    steps: int = 0
-
-    @property
-    def ok(self) -> bool:
-        return self.first is None and self.steps > 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,30 +16,8 @@ import msgpack
 
 from sgplan.planner.facts import RootFact
 from sgplan.planner.leave_out import NumericChange
-from sgplan.proof.compare import Comparison, Difference
+from sgplan.proof.findings import Comparison, Culprit, Difference
 from sgplan.proof.jobs import Done
-
-
-@dataclass(frozen=True, slots=True)
-class Culprit:
-    """What made the runs different.
-
-    Attributes:
-        name: of the pass; `the script` when two plain runs differ already.
-        clause, line: the block of the plan that asks for it, and its line; None by default.
-        op, module: where in the model, as far as that is known, else empty.
-        parameter, bucket: whose gradient or value it is, and where it travels.
-        how: in words.
-    """
-
-    name: str
-    clause: str = ""
-    line: int | None = None
-    op: str = ""
-    module: str = ""
-    parameter: str = ""
-    bucket: str = ""
-    how: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """What a verification came to: as a value for tests, as a table, and as JSON.
 
-Standard library only, so that `sgplan.Verification` costs nothing to look at.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from sgplan.proof.compare import Comparison, Difference, Row
-    from sgplan.proof.trace import Culprit
+    from sgplan.proof.findings import Comparison, Culprit, Difference, Row
 
 JSON_VERSION = 1
 

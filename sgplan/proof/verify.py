@@ -10,7 +10,8 @@ from sgplan import launch, runfolder
 from sgplan.grammar.plan import Plan, PlanFile
 from sgplan.loading import load
 from sgplan.planner.leave_out import NumericChange, everything, numeric_changes
-from sgplan.proof.compare import Comparison, compare, computed_in
+from sgplan.proof.compare import compare, computed_in
+from sgplan.proof.findings import Comparison
 from sgplan.proof.jobs import SEED, Done, JobFailed, Jobs, resolved
 from sgplan.proof.tolerance import Tolerance, tolerance
 from sgplan.proof.trace import Traced, trace
@@ -28,25 +29,7 @@ def verify(
     environ: Mapping[str, str] | None = None,
     progress: Literal["shown", "silent"] = "silent",
 ) -> Verification:
-    """Run a command plainly and under a plan, and say whether both compute the same.
-
-    Args:
-        plan: path of a `.sgplan` or `.sgpx`.
-        command: as behind `--`, such as `["torchrun", "--nproc-per-node", "2", "train.py"]`.
-        run_dir: folder of the runs; by default one below `.sgplan/runs`.
-        sets: values as of `--set`.
-        environ: variables for the command, beside those that it inherits.
-        progress: `shown` says on stderr which run goes on.
-
-    Returns:
-        The answer; a difference is no exception (`Verification.assert_equal` raises).
-
-    Raises:
-        Failure: the plan cannot be read or the command cannot be found.
-        Refused: the plan is wrong.
-
-    Call it from the main thread: signals go to the runs meanwhile.
-    """
+    """As `sgplan.verify`; `progress = shown` says on stderr which run goes on."""
     loaded = load(plan, sets)
     return verify_plan(loaded.plan, tuple(command), run_dir, environ or {}, progress)
 

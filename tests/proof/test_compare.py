@@ -11,7 +11,8 @@ import torch
 
 from sgplan.interpreter import moments
 from sgplan.interpreter.moments import Moment, Tensors
-from sgplan.proof.compare import Comparison, compare, same_bits
+from sgplan.proof.compare import compare, same_bits
+from sgplan.proof.findings import Comparison
 from sgplan.proof.tolerance import Tolerance
 
 LOOSE = Tolerance(1e-6, 1e-5, 1e-5)

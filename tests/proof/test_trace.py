@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sgplan.planner.leave_out import NumericChange
-from sgplan.proof.compare import Comparison, Difference, Place
+from sgplan.proof.findings import Comparison, Difference, Place
 from sgplan.proof.jobs import Done
 from sgplan.proof.trace import first_failing, trace
 
