@@ -90,7 +90,7 @@ def test_a_reduction_that_scales_twice_is_found(tmp_path: Path) -> None:
 def test_a_fused_optimizer_that_forgets_weight_decay_is_found(tmp_path: Path) -> None:
     culprit, first = faulty(tmp_path, "forgets_weight_decay", EAGER, 0)
     assert (culprit["name"], culprit["line"]) == ("insert_updates", 2)
-    assert first["quantity"] == "parameters"
+    assert first["quantity"] == "optimizer settings"
 
 
 @pytest.mark.slow
