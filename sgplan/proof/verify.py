@@ -76,6 +76,7 @@ class _Verifier:
         traced: Traced | None = None
         changes: tuple[NumericChange, ...] = ()
         computed = computed_in(reference.path)
+        done = reference
         for offset in stage_starts(plan):
             name = "planned" if not offset else f"planned-{offset}"
             says = "under the plan" if not offset else f"under the plan, from step {offset}"
@@ -94,7 +95,7 @@ class _Verifier:
         return Verification(
             "equal" if ok else "different",
             **frame,
-            reference=_described(reference, plan),
+            reference=_described(done),
             world=reference.facts[0].world,
             steps=steps,
             seed=jobs.seed,
@@ -169,12 +170,11 @@ def stage_starts(plan: Plan) -> list[int]:
     return sorted({0, *lows, *highs})
 
 
-def _described(reference: Done, plan: Plan) -> str:
+def _described(planned: Done) -> str:
     """Which plain run the planned one is compared with, and what of it verify sets."""
-    ddp = any(root.kind == "ddp" for root in reference.roots)
-    compiled = any(root.engine == "inductor" for root in reference.roots)
-    engine = "compiled as it says" if compiled else "eager"
-    drawn = (
-        "; compiled code draws random numbers as eager does" if plan.captures or compiled else ""
-    )
+    ddp = any(root.kind == "ddp" for root in planned.roots)
+    compiled = any(root.engine == "inductor" for root in planned.roots)
+    by_script = compiled and not any(root.made_compiled for root in planned.roots)
+    engine = "compiled as it says" if by_script else "eager"
+    drawn = "; compiled code draws random numbers as eager does" if compiled else ""
     return f"the script as it is written: {'stock DDP' if ddp else 'no DDP'}, {engine}{drawn}"
