@@ -439,7 +439,7 @@ BLOCKS: tuple[BlockSpec, ...] = (
         "verify",
         "forbidden",
         "says how close to the plain run the planned one must be",
-        False,
+        True,
         (
             _USE,
             _A("forward", _TOLERANCE, "from the declared precision"),

@@ -74,6 +74,8 @@ class Compiling:
             torch_api.skip_frames(package)
         torch._dynamo.config.skip_nnmodule_hook_guards = False
         self._rank.report(self._rank.planner.device(self._rank.plan))
+        if self._rank.mode == "verify":
+            torch_api.draw_as_eager()
         capture = self._rank.plan.capture_of(None)
         if "recompiles" in capture.written:
             torch._dynamo.config.recompile_limit = capture.recompiles
@@ -253,9 +255,12 @@ class Compiling:
 
         def counted(*args: Any, **kwargs: Any) -> Any:
             root = self._root_without_ddp(module)
-            if root is not None and root.kind == "compiled":
-                self._rank.called(root, args, kwargs)
-            return self._whole(call, args, kwargs)
+            if root is None or root.kind != "compiled":
+                return self._whole(call, args, kwargs)
+            self._rank.called(root, args, kwargs)
+            output = self._whole(call, args, kwargs)
+            self._rank.returned(root, output)
+            return output
 
         return counted
 

@@ -73,6 +73,8 @@ class GraphBackend:
         record, context = self._recording(root, gm, inputs)
         reductions: Reductions = "in_graph" if in_graph else "none"
         ruling, passes = self._ruling(root), self._passes(root)
+        if self._rank.verifying is not None:
+            passes = self._rank.verifying.probed(passes, inputs, _modules(root))
         if self._rank.mode == "plan":
             compiler: Any = InductorRecorder(record, reductions, ruling, passes)
         else:
@@ -84,6 +86,8 @@ class GraphBackend:
         """The script's Inductor settings with those of the plan over them; a change is printed."""
         rank = self._rank
         wanted = rank.planner.settings(rank.capture_of(root), rank.device)
+        if rank.mode == "verify":
+            wanted = {**wanted, "fallback_random": True}
         for name, value in wanted.items():
             if patches.get(name, value) != value:
                 given = str(patches[name])

@@ -42,6 +42,7 @@ __all__ = [
     "default_group",
     "default_store",
     "descriptors",
+    "draw_as_eager",
     "dynamo_counters",
     "fake_mode",
     "fake_mode_of",
@@ -314,6 +315,13 @@ def is_fake(value: object) -> bool:
     from torch._subclasses.fake_tensor import FakeTensor
 
     return isinstance(value, FakeTensor)
+
+
+def draw_as_eager() -> None:
+    """Make compiled code draw random numbers as eager does, in every later compile."""
+    from torch._inductor import config
+
+    config.fallback_random = True
 
 
 def graph_cache_enabled() -> bool:

@@ -52,10 +52,24 @@ def _attach(torch: Any, role: str) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         plan = PlanFile.from_wire(wire["plan"]).resolve(world, device)
+        task = _task(folder, mode)
+        if task is not None:
+            from sgplan.planner.leave_out import without
+
+            plan = without(plan, task.without)
     except Refused as refused:
         _refuse(recorder(), refused)
     else:
-        _install(plan, mode, folder, number, recorder, wire["expect"], role)
+        _install(plan, mode, folder, number, recorder, wire["expect"], role, task)
+
+
+def _task(folder: Path, mode: str) -> Any:
+    """What `sgplan verify` wants of this rank; None in any other mode."""
+    if mode != "verify":
+        return None
+    from sgplan.interpreter.verifying import Task
+
+    return Task(**msgpack.unpackb((folder / "verify.msgpack").read_bytes()))
 
 
 def _refuse(opened: record.Recorder, refused: Refused) -> None:
@@ -67,7 +81,14 @@ def _refuse(opened: record.Recorder, refused: Refused) -> None:
 
 
 def _install(
-    plan: Any, mode: Any, folder: Path, number: int, recorder: Any, expect: Any, role: str
+    plan: Any,
+    mode: Any,
+    folder: Path,
+    number: int,
+    recorder: Any,
+    expect: Any,
+    role: str,
+    task: Any,
 ) -> None:
     from sgplan.interpreter import backward, ops, optimizers, unsupported
     from sgplan.interpreter.compiling import Compiling
@@ -77,6 +98,7 @@ def _install(
     from sgplan.interpreter.planmode import PlanMode
     from sgplan.interpreter.rank import Rank
     from sgplan.interpreter.takeover import Takeover
+    from sgplan.interpreter.verifying import Verifying
     from sgplan.planner.capture.record import record_graph
 
     del ops, collectives, compute, memory, state  # imported for what they register
@@ -91,6 +113,10 @@ def _install(
         rank.on_idle = planning.on_idle
     backward.install(rank, None if planning is None else planning.finish)
     Outermost(rank, compiling.entering, compiling.compiles).install()
+    if task is not None:
+        rank.verifying = Verifying(rank, task)
+        rank.stage_offset = task.offset
+        rank.verifying.install()
     rank.steps.install()
     rank.misses.install()
     found = rank.optimizers

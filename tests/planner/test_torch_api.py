@@ -261,6 +261,22 @@ def test_inductor_cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert torch_api.inductor_cache_dir() == str(tmp_path)
 
 
+def test_draw_as_eager() -> None:
+    from torch._inductor import config
+
+    def drawn(call: Any) -> torch.Tensor:
+        torch.manual_seed(0)
+        return call(torch.ones(64))
+
+    def dropped(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.dropout(x, 0.5)
+
+    with config.patch(fallback_random=False):
+        torch_api.draw_as_eager()
+        torch._dynamo.reset()
+        assert torch.equal(drawn(torch.compile(dropped)), drawn(dropped))
+
+
 def test_graph_cache_enabled_and_graph_cache_hits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
