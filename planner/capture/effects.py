@@ -40,8 +40,8 @@ def dynamo_accesses(
 
     Args:
         gm: its placeholders have example values.
-        names: of the memory of the script's inputs, by place (`provenance.memory_names`); what passes took
-            beside them is theirs to change.
+        names: of the memory of the script's inputs, by place (`provenance.memory_names`); what
+            passes took beside them is theirs to change.
         modules: module paths of the unwrapped model.
     """
     traced, _ = torch_api.trace_calls(gm)

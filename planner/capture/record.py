@@ -34,7 +34,7 @@ class ValueNames:
     Attributes:
         inputs: by place; None for parameters, buffers and sizes.
         outputs: by place.
-        memory: of every input, parameters and buffers too (`capture.effects.input_memory`).
+        memory: of every input, parameters and buffers too (`capture.provenance.memory_names`).
     """
 
     inputs: tuple[str | None, ...] = ()
