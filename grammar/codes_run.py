@@ -96,6 +96,15 @@ RUN_CODES: tuple[Code, ...] = (
         found="run",
     ),
     Code(
+        "SG0540",
+        "internal error: an effect out of order",
+        "A pass over a graph moved, lost or doubled a draw of random numbers or a change of "
+        "memory, or a reader sees another state of memory than before. This is a fault of sgplan, "
+        "not of the plan: the message names the pass, the effect, and the order before and after. "
+        "Please report it.",
+        found="graph",
+    ),
+    Code(
         "SG0513",
         "setting that this device cannot follow",
         "The plan asks the compiler for something that the device of the run does not have, such "

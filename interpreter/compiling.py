@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from sgplan.grammar.diagnostics import Diagnostic, Label
-from sgplan.interpreter import events
+from sgplan.interpreter import control_flow, events
 from sgplan.interpreter.graph_backend import GraphBackend, planned_wrapper
 from sgplan.interpreter.rank import Rank
 from sgplan.interpreter.roots import Owned, Root, names_class, plain_name, trainable, unwrapped
@@ -316,7 +317,10 @@ def _graph_break(capture: Any, text: str) -> Diagnostic:
         "SG0503",
         f"the graph breaks: {lines[0] if lines else 'no reason given'}",
         None if span is None else Label(span, "the whole graph is required here"),
-        notes=tuple(line for line in lines if line.startswith(("Explanation:", "File "))),
+        notes=(
+            *(line for line in lines if line.startswith("Explanation:")),
+            *control_flow.explained(text, lambda file: Path(file).read_text("utf-8")),
+        ),
         help="change the script there, or write `graph = prefer`",
     )
 

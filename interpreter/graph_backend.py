@@ -16,6 +16,7 @@ from typing import Any
 import torch.fx as fx
 from torch import nn
 
+from sgplan.grammar.diagnostics import Refused
 from sgplan.interpreter import events, gate
 from sgplan.interpreter.rank import Rank
 from sgplan.interpreter.roots import Root, plain_name
@@ -30,7 +31,7 @@ from sgplan.planner.capture.backend import (
 )
 from sgplan.planner.capture.device_profile import device_profile
 from sgplan.planner.capture.insert import grouped, parameter_gradients
-from sgplan.planner.capture.provenance import input_names, output_names
+from sgplan.planner.capture.provenance import input_names, memory_names, output_names
 from sgplan.planner.capture.record import ValueNames
 from sgplan.planner.capture.rewrite import GraphPass
 from sgplan.planner.capture.sites import DeviceProfile
@@ -157,6 +158,11 @@ class GraphBackend:
         rank.capturing = True
         try:
             outcome: Compiled = compiler.compile(gm, inputs, patches, name)
+        except Exception as error:
+            # What a pass inside of Inductor raises comes wrapped.
+            if (refused := _refusal(error)) is not None:
+                rank.report(refused.diagnostics)
+            raise
         finally:
             rank.capturing = False
         rank.emit(events.CompileFinished, region, outcome.seconds, outcome.cache, why)
@@ -197,7 +203,8 @@ class GraphBackend:
         parameters = self._input_names(root, inputs)
         modules = _modules(root)
         signature = [] if root is None else list(inspect.signature(root.module.forward).parameters)
-        names = ValueNames(input_names(gm, inputs, signature), output_names(gm))
+        memory = memory_names(gm, modules, signature)
+        names = ValueNames(input_names(gm, inputs, signature), output_names(gm), memory)
 
         def record(graph: fx.GraphModule, direction: Any, example: Sequence[Any]) -> Any:
             gradients: list[str | None] = []
@@ -244,6 +251,13 @@ class GraphBackend:
         wrapped = code.co_filename.endswith("external_utils.py")
         region = f"{cls}.forward" if wrapped else f"{code.co_qualname}:{code.co_firstlineno}"
         return region, why.strip()
+
+
+def _refusal(error: BaseException | None) -> Refused | None:
+    """The refusal of the planner behind an error, if there is one."""
+    while error is not None and not isinstance(error, Refused):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _own_cache() -> Path:

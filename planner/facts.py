@@ -11,6 +11,7 @@ from typing import Literal
 
 Engine = Literal["eager", "inductor"]
 Path = Literal["hooks", "in_graph", "stock", "none"]
+EffectKind = Literal["random", "mutation"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,23 @@ class OpFact:
     families: tuple[str, ...]
     flops: int
     bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class EffectFact:
+    """Something an op does beside making its result; effects stand in the order of the graph.
+
+    Attributes:
+        kind: `random` takes numbers from a stream; `mutation` changes an input or a buffer.
+        op, module: as in `OpFact`.
+        touches: the stream (`rng:cpu`; `seed:2` for the third of the seeds that the compiler draws
+            at once), or the name of what is changed (`bn.running_mean`, `x`).
+    """
+
+    kind: EffectKind
+    op: str
+    module: str
+    touches: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +186,7 @@ class GraphFact:
         kernels: of the compiled graph, in the order in which they run; empty in an eager one.
         sites: of fusion rules, in graph order.
         near: places where a rule's pattern begins and does not go on, in words, by rule.
+        effects: of its ops, in graph order.
     """
 
     direction: Literal["forward", "backward"]
@@ -185,6 +204,7 @@ class GraphFact:
     kernels: tuple[KernelFact, ...] = ()
     sites: tuple[SiteFact, ...] = ()
     near: tuple[tuple[str, str], ...] = ()
+    effects: tuple[EffectFact, ...] = ()
 
     @property
     def flops(self) -> int:

@@ -6,6 +6,7 @@ and notes, into what `sgplan plan` prints.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
@@ -72,8 +73,17 @@ def _graph_row(graph: Graph) -> list[str]:
         f"{moved} moved" if moved else "",
         f"{saved} saved" if saved else "",
         counted(graph.kernels, "kernel") if graph.kernels else "",
+        _effects(graph),
         f"in-graph: {' '.join(graph.buckets)}" if graph.buckets else "",
     ]
+
+
+def _effects(graph: Graph) -> str:
+    """`3 random, 2 mutations`."""
+    count = Counter(effect.kind for effect in graph.effects)
+    drawn = f"{count['random']} random" if count["random"] else ""
+    changed = counted(count["mutation"], "mutation") if count["mutation"] else ""
+    return ", ".join(filter(None, (drawn, changed)))
 
 
 def bucket_rows(buckets: Sequence[Bucket]) -> list[list[str]]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from sgplan.grammar.diagnostics import Span
-from sgplan.planner.facts import Engine, Path
+from sgplan.planner.facts import EffectFact, Engine, Path
 
 # Roots on these paths have buckets; `stock` and `none` have none.
 PLANNED_PATHS = frozenset[Path]({"hooks", "in_graph"})
@@ -62,6 +62,7 @@ class Graph:
         bytes_saved: activations kept for backward, None when not known.
         kernels: how many the compiler made of it (`show --kernels` lists them), None when none did.
         buckets: backward graphs: buckets whose gradients become final inside the graph.
+        effects: what it draws and changes, in the order that every pass keeps.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Graph:
     bytes_saved: int | None = None
     kernels: int | None = None
     buckets: tuple[str, ...] = ()
+    effects: tuple[EffectFact, ...] = ()
     origin: Origin | None = None
 
 

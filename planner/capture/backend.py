@@ -109,7 +109,7 @@ class GraphCompiler:
         kind = (*kind, [each.key for each in self.passes])
         digest = dynamo_digest(gm, inputs, str((*kind, sorted(patches.items()), self.context)))
         side = SideFile(Path(torch_api.inductor_cache_dir()) / "sgplan", digest)
-        changed = rewritten(gm, self.passes)
+        changed = rewritten(gm, self.passes, self.ruling.modules)
         graphs: list[GraphFact] = []
         met = 0
 
@@ -269,7 +269,7 @@ class InductorRecorder:
         """Trace and schedule as `GraphCompiler` does, make no code, run plain Python."""
         began = time.perf_counter()
         written = as_eager_runs(gm, inputs, self.record)
-        changed = rewritten(gm, self.passes)
+        changed = rewritten(gm, self.passes, self.ruling.modules)
         graphs: list[GraphFact] = []
 
         def inner(graph: fx.GraphModule, example: Sequence[Any], **kwargs: Any) -> Any:

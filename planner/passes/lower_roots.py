@@ -132,6 +132,7 @@ def _graph(
         bytes_saved=fact.bytes_saved if fact.direction == "forward" else None,
         kernels=len(fact.kernels) or None,
         buckets=buckets,
+        effects=fact.effects,
         origin=origin,
     )
 
