@@ -317,12 +317,7 @@ BLOCKS: tuple[BlockSpec, ...] = (
         (
             _USE,
             _MODEL,
-            _A(
-                "optimizer",
-                words("as_written", "fused", "compiled"),
-                "as_written",
-                unbuilt=_any_of("compiled"),
-            ),
+            _A("optimizer", words("as_written", "fused", "compiled"), "as_written"),
             _A("when", words("step", "in_backward"), "step", unbuilt=_any_of("in_backward")),
         ),
     ),

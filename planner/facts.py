@@ -264,14 +264,14 @@ class OptimizerFact:
     Attributes:
         cls: class name (`AdamW`).
         numel: elements of all its parameters.
-        kind: `as_written` or `fused` (made so by the plan).
+        kind: `as_written`, or `fused` or `compiled` by the plan.
         why: why the plan's wish could not be followed, else empty.
         root: the root most of its parameters belong to, empty when they belong to none.
     """
 
     cls: str
     numel: int
-    kind: Literal["as_written", "fused"]
+    kind: Literal["as_written", "fused", "compiled"]
     why: str = ""
     root: str = ""
 

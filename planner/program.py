@@ -203,7 +203,7 @@ class Update:
 
     name: ClassVar[str] = "update"
     optimizer: str
-    kind: Literal["as_written", "fused"]
+    kind: Literal["as_written", "fused", "compiled"]
     origin: Origin | None = None
 
 

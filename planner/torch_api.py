@@ -30,6 +30,7 @@ __all__ = [
     "break_graph_at",
     "capture_only",
     "compilation_metrics",
+    "compile_errors",
     "compile_fx",
     "compile_fx_inner",
     "compile_id",
@@ -70,9 +71,11 @@ __all__ = [
     "ops_without_fake",
     "optimize_ddp_mode",
     "own_connection",
+    "plain_compile",
     "plain_input",
     "plain_output",
     "queue_callback",
+    "recompile_limit_error",
     "registered_op",
     "replace_inductor_wrapper",
     "running_node",
@@ -680,6 +683,36 @@ def compile_id() -> tuple[int, int] | None:
     if found is None or found.frame_id is None or found.frame_compile_id is None:
         return None
     return found.frame_id, found.frame_compile_id
+
+
+# Before anything of ours takes its place.
+_compile = torch.compile
+
+
+def plain_compile(
+    function: Callable[..., Any], backend: Callable[..., Any], limit: int
+) -> Callable[..., Any]:
+    """`torch.compile(function)` as torch has it, whole, with static shapes; no part of a plan.
+
+    Args:
+        limit: compiles; the next one is an error.
+    """
+    return _compile(function, backend=backend, fullgraph=True, dynamic=False, recompile_limit=limit)
+
+
+def recompile_limit_error() -> type[BaseException]:
+    """What a compile beyond its limit fails with (`_dynamo.exc.FailOnRecompileLimitHit`)."""
+    from torch._dynamo.exc import FailOnRecompileLimitHit
+
+    return FailOnRecompileLimitHit
+
+
+def compile_errors() -> tuple[type[BaseException], ...]:
+    """What a compile fails with, before anything ran (`_dynamo.exc`, `_inductor.exc`)."""
+    from torch._dynamo.exc import TorchDynamoException
+    from torch._inductor.exc import InductorError
+
+    return TorchDynamoException, recompile_limit_error(), InductorError
 
 
 def graph_break_error() -> type[BaseException]:

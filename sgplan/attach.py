@@ -90,7 +90,7 @@ def _install(
     role: str,
     task: Any,
 ) -> None:
-    from sgplan.interpreter import backward, ops, optimizers, unsupported
+    from sgplan.interpreter import backward, compiled_step, ops, optimizers, unsupported
     from sgplan.interpreter.compiling import Compiling
     from sgplan.interpreter.graph_backend import GraphBackend
     from sgplan.interpreter.handlers import collectives, compute, memory, state
@@ -120,7 +120,13 @@ def _install(
     rank.steps.install()
     rank.misses.install()
     found = rank.optimizers
-    optimizers.install(optimizers.Fusing(found.wants_fused, found.fused_built, found.cannot_fuse))
+    optimizers.install(optimizers.Fusing(found.wants_fused, found.fused_built, found.cannot_follow))
+    if any(update.optimizer == "compiled" for update in plan.updates):
+        compiled_step.install(
+            compiled_step.CompilingSteps(
+                found.wants_compiled, found.step_compiles, found.step_compiled, found.cannot_follow
+            )
+        )
     unsupported.watch_spawn(lambda text: rank.once(events.NoteAdded, "unsupported", text))
     rank.watch_exit()
     if role == "rank":

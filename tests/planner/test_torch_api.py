@@ -572,3 +572,22 @@ def test_every_function_of_the_adapter_is_exercised_here() -> None:
         if not name.startswith("_") and getattr(value, "__module__", "") == torch_api.__name__
     }
     assert public <= set(torch_api.__all__)
+
+
+def test_plain_compile_and_its_compile_errors_and_recompile_limit_error() -> None:
+    def whole(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break()
+        return x
+
+    def backend(gm: Any, inputs: Any) -> Any:
+        return gm.forward
+
+    call = torch_api.plain_compile(whole, backend, 1)
+    assert torch.equal(call(torch.ones(2)), torch.full((2,), 2.0))
+    with pytest.raises(torch_api.recompile_limit_error()):
+        call(torch.ones(3))
+    with pytest.raises(torch_api.compile_errors()):
+        torch_api.plain_compile(broken, backend, 1)(torch.ones(2))
