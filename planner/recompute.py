@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from sgplan.grammar.diagnostics import Diagnostic, Label
 from sgplan.grammar.plan import Pattern, Plan, Recompute
 from sgplan.planner.facts import Facts, RecomputeFact
+from sgplan.planner.families import FAMILIES
 from sgplan.planner.graphs import Call, calls_of
 from sgplan.planner.units import counted, human_bytes
 from sgplan.planner.words import columns
@@ -77,7 +78,10 @@ def broken(plan: Plan, facts: Facts) -> list[Diagnostic]:
 
 
 def idle(plan: Plan, facts: Facts) -> list[Diagnostic]:
-    """SG0721 for every block that changed nothing, once everything that trains was captured."""
+    """SG0721 for every block that changed nothing, once everything that trains was captured.
+
+    A family of ops may occur nowhere: then it is a note.
+    """
     done = {found.block.address for found in outcomes(plan, facts) if found.fact.ops}
     said = {f.block.address for f in outcomes(plan, facts) if f.fact.objection or _over(f.fact)}
     blocks = [b for b in plan.recomputes if b.address not in done | said]
@@ -124,9 +128,10 @@ def _over(fact: RecomputeFact) -> bool:
 
 def _idle(block: Recompute, found: list[Found]) -> Diagnostic:
     mine = [f.fact for f in found if f.block is block]
+    saves = any(fact.before for fact in mine)
     if not mine:
         why = "no graph with a backward was captured for it"
-    elif any(fact.before for fact in mine):
+    elif saves:
         why = "what its ops make is not saved, or cannot be computed again"
     else:
         why = "nothing that its ops make is saved for the backward"
@@ -136,7 +141,13 @@ def _idle(block: Recompute, found: list[Found]) -> Diagnostic:
         _label(block, "in", "match"),
         notes=(why,),
         help="`sgplan plan --ops` lists what was captured; take the block out, or widen it",
+        severity="note" if mine and not saves and _families_only(block) else "error",
     )
+
+
+def _families_only(block: Recompute) -> bool:
+    steps = () if block.match is None else block.match.steps
+    return bool(steps) and all(s.op in FAMILIES for step in steps for s in step)
 
 
 def _where(found: Found) -> str:

@@ -218,20 +218,21 @@ def test_memory_is_a_share_of_what_is_saved_without_it(share: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_autograd_keeps_what_the_record_says_and_gradients_stay(dropout: float) -> None:
-    plain = Planned(Net(dropout), EXACT, runs=True)
-    found = Planned(Net(dropout), EXACT + HALF, runs=True)
+    plain = Planned(Net(dropout, 2), EXACT, runs=True)
+    found = Planned(Net(dropout, 2), EXACT + HALF, runs=True)
     for each in (plain, found):
         assert sum(each.step.saved.values()) == each.forward.bytes_saved
     assert sum(found.step.saved.values()) <= 0.5 * sum(plain.step.saved.values())
-    module = Net(dropout)
-    found.step.close_to(Step(module, module), 1e-6)  # the same masks as in eager mode
+    module = Net(dropout, 2)
+    found.step.close_to(plain.step, 1e-6)
+    found.step.close_to(Step(module, module), 1e-5)  # the same masks as in eager mode
     assert torch.equal(found.step.drawn_next, plain.step.drawn_next)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("body", [HALF, 'recompute { in = "blocks.*"  every = 2modules }'])
+@pytest.mark.parametrize("body", [HALF, 'recompute { in = "blocks.*"  every = 1modules }'])
 def test_masks_of_inductors_own_generator_are_the_forwards(body: str) -> None:
-    plain, found = Planned(Net(0.1), runs=True), Planned(Net(0.1), body, runs=True)
+    plain, found = Planned(Net(0.1, 2), runs=True), Planned(Net(0.1, 2), body, runs=True)
     found.step.close_to(plain.step, 1e-6)
     assert any("inductor_random" in op for op in found.again())  # from the seed, a second time
     assert not any("inductor_seeds" in op for op in found.again())
@@ -312,7 +313,7 @@ def test_mutations_happen_once_and_what_was_read_before_them_stays() -> None:
         found = Planned(Running(), EXACT + body, runs=True)
         assert found.fact.objection == ""
         module = Running()
-        found.step.close_to(Step(module, module), 2e-6)
+        found.step.close_to(Step(module, module), 1e-5)
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -350,10 +351,10 @@ def test_a_cut_that_would_draw_twice_is_found_out(exact: bool) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [OwnCheckpoints, Reentrant])
 def test_b061_checkpoints_of_the_script_are_left_to_it(kind: type[Net]) -> None:
-    module = kind(0.1)
+    module = kind(0.1, 2)
     eager = Step(module, module)
     for body in (EXACT, EXACT + HALF):
-        Planned(kind(0.1), body, runs=True).step.close_to(eager, 1e-6)
+        Planned(kind(0.1, 2), body, runs=True).step.close_to(eager, 1e-5)
 
 
 # --- the caches ----------------------------------------------------------------------------------
