@@ -209,13 +209,8 @@ BLOCKS: tuple[BlockSpec, ...] = (
             _A("cuda_graphs", words("off", "prefer", "required"), "off"),
             _A("region", QUALIFIED),
             _A("recompiles", _COUNT, "8"),
-            _A(
-                "rounding",
-                words("default", "as_eager"),
-                "default",
-                unbuilt=_any_of("as_eager"),
-            ),
-            _A("random", words("default", "exact"), "default", unbuilt=_any_of("exact")),
+            _A("rounding", words("default", "as_eager"), "default"),
+            _A("random", words("default", "exact"), "default"),
         ),
     ),
     BlockSpec(
@@ -365,7 +360,7 @@ BLOCKS: tuple[BlockSpec, ...] = (
         "recompute",
         "optional",
         "computes activations again instead of saving them",
-        False,
+        True,
         (
             *_RULE,
             _A("in", _GLOBS),

@@ -170,6 +170,29 @@ RUN_CODES: tuple[Code, ...] = (
         found="run",
     ),
     Code(
+        "SG0720",
+        "recomputation that cannot save as little",
+        "`memory` is a share of what the graph would save without the block. Random masks, results "
+        "of custom ops and what the selected ops read of others have to stay, and they are more "
+        "than that. The least that can be saved is named.",
+        found="run",
+    ),
+    Code(
+        "SG0721",
+        "recomputation that changes nothing",
+        "Nothing that the selected ops make is saved for the backward, or no graph with a backward "
+        "was captured: the block can have no effect.",
+        found="run",
+    ),
+    Code(
+        "SG0722",
+        "recomputation that would not repeat the forward",
+        "The backward would draw random numbers a second time, write something twice, or read an "
+        "input that was written since. sgplan cuts graphs so that this cannot be; that it would is "
+        "a fault of ours, or comes of settings of torch that the script has changed.",
+        found="run",
+    ),
+    Code(
         "SG0901",
         "no step ran",
         "The command ended and no optimizer step was seen in any rank: the script only evaluates, "

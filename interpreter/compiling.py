@@ -187,8 +187,9 @@ class Compiling:
         if self.compiles(root.module):
             self._mark_compiled(root, "the script compiles it")
             return
-        rules = self._rank.planner.rules(self._rank.plan, root.name)
-        ruled = f"`{rules[0].address}` needs a graph" if rules else ""
+        planner, plan = self._rank.planner, self._rank.plan
+        asking = (*planner.rules(plan, root.name), *planner.recomputes(plan, root.name))
+        ruled = f"`{asking[0].address}` needs a graph" if asking else ""
         reason = _needs_graph(wish, self._rank.sync_of(root).by, ruled)
         if reason and root.path != "stock":
             given: dict[str, Any] = {}
@@ -283,7 +284,7 @@ def _needs_graph(capture: Any, by: str, ruled: str) -> str:
     """Which clause needs a graph of a script that does not compile; empty when none does.
 
     Args:
-        ruled: that a fusion rule does; empty without any.
+        ruled: that a rule of the plan does; empty without any.
     """
     needs = (
         (capture.engine == "inductor", "`capture.engine = inductor`"),
@@ -292,6 +293,8 @@ def _needs_graph(capture: Any, by: str, ruled: str) -> str:
         (capture.eval == "compiled", "`capture.eval = compiled` needs a graph"),
         (capture.autotune != "off", "`capture.autotune` needs a graph"),
         (capture.cuda_graphs != "off", "`capture.cuda_graphs` needs a graph"),
+        (capture.rounding != "default", "`capture.rounding` needs a graph"),
+        (capture.random != "default", "`capture.random` needs a graph"),
         (by == "in_graph", "`sync.by = in_graph` needs a graph"),
     )
     if capture.engine == "as_written":

@@ -32,6 +32,7 @@ from sgplan.planner.capture.backend import (
 from sgplan.planner.capture.device_profile import device_profile
 from sgplan.planner.capture.insert import grouped, parameter_gradients
 from sgplan.planner.capture.provenance import input_names, memory_names, output_names
+from sgplan.planner.capture.recompute import Recomputing
 from sgplan.planner.capture.record import ValueNames
 from sgplan.planner.capture.rewrite import GraphPass
 from sgplan.planner.capture.sites import DeviceProfile
@@ -73,14 +74,14 @@ class GraphBackend:
         in_graph = root is None or self._rank.sync_of(root).by in ("auto", "in_graph")
         record, context = self._recording(root, gm, inputs)
         reductions: Reductions = "in_graph" if in_graph else "none"
-        ruling, passes = self._ruling(root), self._passes(root)
+        ruling, passes, again = self._ruling(root), self._passes(root), self._recomputing(root)
         if self._rank.verifying is not None:
             passes = self._rank.verifying.probed(passes, inputs, _modules(root))
         if self._rank.mode == "plan":
-            compiler: Any = InductorRecorder(record, reductions, ruling, passes)
+            compiler: Any = InductorRecorder(record, reductions, ruling, passes, again)
         else:
             gate.asked = gate.asked or in_graph
-            compiler = GraphCompiler(record, reductions, ruling, passes, context)
+            compiler = GraphCompiler(record, reductions, ruling, passes, again, context)
         return self._run(compiler, root, gm, inputs, self._settled(root, patches), name)
 
     def _settled(self, root: Root | None, patches: dict[str, Any]) -> dict[str, Any]:
@@ -97,6 +98,13 @@ class GraphBackend:
 
     def _ruling(self, root: Root | None) -> Ruling:
         return Ruling(self._rules(root), _modules(root), self._profile)
+
+    def _recomputing(self, root: Root | None) -> Recomputing:
+        if root is None:
+            return Recomputing()
+        return Recomputing(
+            self._rank.planner.recomputes(self._rank.plan, root.name), _modules(root)
+        )
 
     def _rules(self, root: Root | None) -> tuple[Rule, ...]:
         return () if root is None else self._rank.planner.rules(self._rank.plan, root.name)

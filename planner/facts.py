@@ -168,6 +168,28 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True)
+class RecomputeFact:
+    """What one `recompute` block came to in a forward graph.
+
+    Attributes:
+        clause: its address (`recompute.blocks`).
+        before, after: bytes saved of what its ops make, without the plan's blocks and with them.
+        ops: how many ops are computed again that would not be otherwise, views left out.
+        limit: bytes that may be saved, under `memory`.
+        objection: why the graph cannot do it, in words; empty when it can.
+        rival: the block that has the op named by `objection` with the same priority.
+    """
+
+    clause: str
+    before: int
+    after: int
+    ops: int
+    limit: int | None = None
+    objection: str = ""
+    rival: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class GraphFact:
     """One captured ATen graph.
 
@@ -187,6 +209,8 @@ class GraphFact:
         sites: of fusion rules, in graph order.
         near: places where a rule's pattern begins and does not go on, in words, by rule.
         effects: of its ops, in graph order.
+        saved_without: `bytes_saved` if the plan had no `recompute`; None when it has none.
+        recomputed: forward graphs: what the plan's `recompute` blocks came to.
     """
 
     direction: Literal["forward", "backward"]
@@ -205,6 +229,8 @@ class GraphFact:
     sites: tuple[SiteFact, ...] = ()
     near: tuple[tuple[str, str], ...] = ()
     effects: tuple[EffectFact, ...] = ()
+    saved_without: int | None = None
+    recomputed: tuple[RecomputeFact, ...] = ()
 
     @property
     def flops(self) -> int:

@@ -18,6 +18,7 @@ from sgplan.planner.listing_text import body_lines, header
 from sgplan.planner.pipeline import active_numerics
 from sgplan.planner.program import Program
 from sgplan.planner.program_text import format_program
+from sgplan.planner.recompute import recompute_lines
 from sgplan.planner.select import Match, match_all
 from sgplan.planner.units import counted, human_bytes, human_flops
 from sgplan.planner.words import columns
@@ -103,6 +104,10 @@ def _example(found: Match) -> str:
 def _rules(view: _View) -> list[str]:
     lines = rule_lines(view.plan, view.facts)
     return [*lines, "  `--kernels` lists the kernels"] if lines else []
+
+
+def _recomputes(view: _View) -> list[str]:
+    return recompute_lines(view.plan, view.facts)
 
 
 def _programs(view: _View) -> list[str]:
@@ -212,6 +217,7 @@ _SECTIONS: tuple[Callable[[_View], list[str]], ...] = (
     _roots,
     _matches,
     _rules,
+    _recomputes,
     _programs,
     _costs,
     _misses,

@@ -60,6 +60,7 @@ class Graph:
         flops: floating-point operations of one call, None when not known.
         bytes: bytes read plus written by its ops, None when not known.
         bytes_saved: activations kept for backward, None when not known.
+        saved_without: the same without the plan's `recompute`; None when it has none.
         kernels: how many the compiler made of it (`show --kernels` lists them), None when none did.
         buckets: backward graphs: buckets whose gradients become final inside the graph.
         effects: what it draws and changes, in the order that every pass keeps.
@@ -73,6 +74,7 @@ class Graph:
     flops: int | None = None
     bytes: int | None = None
     bytes_saved: int | None = None
+    saved_without: int | None = None
     kernels: int | None = None
     buckets: tuple[str, ...] = ()
     effects: tuple[EffectFact, ...] = ()

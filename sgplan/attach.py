@@ -141,6 +141,7 @@ def _planner() -> Any:
         engine_settings,
         overlap,
         pipeline,
+        recompute,
         rules,
         select,
     )
@@ -157,7 +158,11 @@ def _planner() -> Any:
         settings=engine_settings.inductor_settings,
         device=engine_settings.device_problems,
         rules=rules.rules_of,
-        missed=rules.missed,
-        miscounted=rules.miscounted,
+        recomputes=recompute.requests_of,
+        missed=lambda plan, facts: [*rules.missed(plan, facts), *recompute.broken(plan, facts)],
+        miscounted=lambda plan, facts: [
+            *rules.miscounted(plan, facts),
+            *recompute.idle(plan, facts),
+        ],
         part=lambda program, facts: msgpack.Packer().pack(artefact.encode_part(program, facts)),
     )

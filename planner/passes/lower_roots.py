@@ -130,6 +130,7 @@ def _graph(
         flops=fact.flops,
         bytes=fact.bytes,
         bytes_saved=fact.bytes_saved if fact.direction == "forward" else None,
+        saved_without=fact.saved_without,
         kernels=len(fact.kernels) or None,
         buckets=buckets,
         effects=fact.effects,
