@@ -68,6 +68,10 @@ def _any_of(*values: Any) -> Callable[[Any], bool]:
     return lambda value: value in values
 
 
+def _of_several_steps(value: Any) -> bool:
+    return len(value.steps) > 1
+
+
 def _above(limit: int) -> Callable[[Any], bool]:
     return lambda value: value > limit
 
@@ -348,21 +352,27 @@ BLOCKS: tuple[BlockSpec, ...] = (
         "precision",
         "required",
         "sets number formats over a range of steps",
-        False,
+        True,
         (
             *_RULE,
             _A("steps", WholeRange(0), "0.."),
-            _A("match", _PATTERN),
+            _A("match", _PATTERN, unbuilt=_of_several_steps),
             _A("in", _GLOBS),
             _A("except", _GLOBS),
             _A("compute", words("as_written", "fp32", "bf16", "fp16"), "as_written"),
             _A("keep_fp32", OneOrMore(OneSelector())),
-            _A("params", words("as_written", "bf16", "fp16"), "as_written"),
-            _A("master", words("fp32", "off")),
+            _A(
+                "params",
+                words("as_written", "bf16", "fp16"),
+                "as_written",
+                unbuilt=_any_of("bf16", "fp16"),
+            ),
+            _A("master", words("fp32", "off"), unbuilt=_always),
             _A(
                 "loss_scale",
                 either(words("auto", "off"), Real("a number", "1024"), _DYNAMIC),
                 "auto",
+                unbuilt=lambda value: value not in ("auto", "off"),
             ),
         ),
     ),

@@ -23,6 +23,7 @@ from sgplan.interpreter.graph_backend import GraphBackend, planned_wrapper
 from sgplan.interpreter.rank import Rank
 from sgplan.interpreter.roots import Owned, Root, names_class, plain_name, trainable, unwrapped
 from sgplan.planner import torch_api
+from sgplan.planner.precision import needing_graph
 
 OURS = (None, "inductor", "sgplan")
 _DYNAMIC = {"on": True, "off": False}
@@ -185,7 +186,8 @@ class Compiling:
             self._mark_compiled(root, "the script compiles it")
             return
         rules = self._rank.planner.rules(self._rank.plan, root.name)
-        ruled = f"`{rules[0].address}` needs a graph" if rules else ""
+        asking = rules[0].address if rules else needing_graph(self._rank.plan, root.name)
+        ruled = f"`{asking}` needs a graph" if asking else ""
         reason = _needs_graph(wish, self._rank.sync_of(root).by, ruled)
         if reason and root.path != "stock":
             given: dict[str, Any] = {}
@@ -277,7 +279,7 @@ def _needs_graph(capture: Any, by: str, ruled: str) -> str:
     """Which clause needs a graph of a script that does not compile; empty when none does.
 
     Args:
-        ruled: that a fusion rule does; empty without any.
+        ruled: that a rule of fusion or precision does; empty without any.
     """
     needs = (
         (capture.engine == "inductor", "`capture.engine = inductor`"),

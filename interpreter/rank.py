@@ -52,6 +52,7 @@ class Rank:
         peers: what is said to the other ranks and heard of them.
         optimizers: what became of the script's.
         operators: the custom ones that the plan admits.
+        step_offset: steps that were done before this process began.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Rank:
         self.optimizers = Optimizers(self)
         self.operators = Operators(self)
         self.misses = Misses(lambda miss: shortfalls.missed(self, miss))
+        self.step_offset = 0
         self._expect = expect
         self._open_recorder = recorder
         self._recorder: Recorder | None = None
