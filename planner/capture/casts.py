@@ -24,16 +24,13 @@ from sgplan.planner.capture.groups import group_ops
 from sgplan.planner.capture.provenance import module_of
 from sgplan.planner.capture.record import op_families
 from sgplan.planner.capture.rewrite import Rewritten
-from sgplan.planner.families import is_layout
 from sgplan.planner.kernels.written import written
 from sgplan.planner.precision import Settings
 
 CASTS_VERSION = 1
 _LOW = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _CONVERSIONS = frozenset({"to", "type", "type_as", "float", "double", "half", "bfloat16"})
-_RUNNING = {"running_mean", "running_var"}
-# Where statistics stand that a call updates without saying so in its schema.
-_RUNNING_PLACES = {"batch_norm": {"functional": (1, 2), "": (3, 4)}, "instance_norm": {"": (1, 2)}}
+_WITH_STATISTICS = frozenset({"batch_norm", "instance_norm"})
 
 Policy = Literal["as_written", "fp32", "bf16", "fp16"]
 Wanted = Callable[[fx.Node], torch.dtype | None]
@@ -277,15 +274,9 @@ def _run_with(node: fx.Node, arguments: Any, values: Mapping[fx.Node, Any]) -> A
 
 
 def _statistics(node: fx.Node) -> Iterator[fx.Node]:
-    """Running statistics among the arguments of a norm."""
-    places = _RUNNING_PLACES.get(_name(node))
-    if places is None:
-        return
-    own = "functional" if "functional" in getattr(node.target, "__module__", "") else ""
-    for place in places.get(own, places[""]):
-        if place < len(node.args) and isinstance(node.args[place], fx.Node):
-            yield node.args[place]
-    yield from (v for k, v in node.kwargs.items() if k in _RUNNING and isinstance(v, fx.Node))
+    """Running statistics, which no schema says are updated, and the weights of the same dtype."""
+    if _name(node) in _WITH_STATISTICS:
+        yield from node.all_input_nodes[1:]
 
 
 def _shares(value: Any, results: Any) -> bool:

@@ -55,7 +55,9 @@ class Under:
         self.call = torch.compile(module, backend=backend, fullgraph=True)
 
     def ops(self, name: str) -> list[OpFact]:
-        found = [op for graph in self.graphs for op in graph.ops if op.op.startswith(f"aten.{name}")]
+        found = [
+            op for graph in self.graphs for op in graph.ops if op.op.startswith(f"aten.{name}")
+        ]
         assert found, f"no {name} in {[op.op for g in self.graphs for op in g.ops]}"
         return found
 
@@ -120,7 +122,9 @@ def test_batch_norm_statistics_stay_fp32_and_right() -> None:
         out.sum().backward()
         assert out.dtype == torch.float32
         assert model[1].running_var.dtype == model[1].running_mean.dtype == torch.float32
-        torch.testing.assert_close(model[1].running_mean, plain[1].running_mean, atol=5e-3, rtol=0.02)
+        torch.testing.assert_close(
+            model[1].running_mean, plain[1].running_mean, atol=5e-3, rtol=0.02
+        )
         torch.testing.assert_close(model[1].running_var, plain[1].running_var, atol=5e-3, rtol=0.02)
         assert model[1].num_batches_tracked == 1
         assert under.ops("convolution")[0].reads == ("bf16",)
