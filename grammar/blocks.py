@@ -348,7 +348,7 @@ BLOCKS: tuple[BlockSpec, ...] = (
         "precision",
         "required",
         "sets number formats over a range of steps",
-        False,
+        True,
         (
             *_RULE,
             _A("steps", WholeRange(0), "0.."),

@@ -114,6 +114,8 @@ class GraphBackend:
                     lambda placed: self._rank.report(rejected(self._rank.plan, placed)),
                 )
             )
+        if (scaling := self._rank.loss_scales.scaling(root)) is not None:
+            passes.append(scaling)
         return tuple(passes)
 
     def _kernels(self, rules: Sequence[Rule]) -> dict[str, Kernel]:
