@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from sgplan.grammar.diagnostics import Diagnostic, Label
 from sgplan.interpreter import events
 from sgplan.interpreter.graph_backend import GraphBackend, planned_wrapper
+from sgplan.interpreter.loss_scale import ever_scaled
 from sgplan.interpreter.rank import Rank
 from sgplan.interpreter.roots import Owned, Root, names_class, plain_name, trainable, unwrapped
 from sgplan.planner import torch_api
@@ -187,6 +188,8 @@ class Compiling:
             return
         rules = self._rank.planner.rules(self._rank.plan, root.name)
         asking = rules[0].address if rules else needing_graph(self._rank.plan, root.name)
+        if not asking and ever_scaled(self._rank.plan, root.name):
+            asking = "precision.loss_scale"
         ruled = f"`{asking}` needs a graph" if asking else ""
         reason = _needs_graph(wish, self._rank.sync_of(root).by, ruled)
         if reason and root.path != "stock":
@@ -238,6 +241,7 @@ class Compiling:
         if self._rank.leaves_alone(module, parameters):
             return None
         name = self._rank.names.name(module)
+        self._rank.masters.store(name, parameters)
         root = Root(
             name,
             Owned(module, parameters),

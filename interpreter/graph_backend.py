@@ -136,6 +136,8 @@ class GraphBackend:
                     lambda placed: self._rank.report(rejected(self._rank.plan, placed)),
                 )
             )
+        if (scaling := self._rank.loss_scales.scaling(root)) is not None:
+            passes.append(scaling)
         return tuple(passes)
 
     def _note_precision(self, text: str) -> None:

@@ -91,6 +91,8 @@ def _install(
         rank.on_idle = planning.on_idle
     backward.install(rank, None if planning is None else planning.finish)
     Outermost(rank, compiling.entering, compiling.compiles).install()
+    rank.loss_scales.install()
+    rank.masters.install()
     rank.steps.install()
     rank.misses.install()
     found = rank.optimizers
