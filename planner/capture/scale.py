@@ -100,7 +100,7 @@ class ScaleLoss:
         outputs: dict[fx.Node, fx.Node] = {}
 
         def scaled(node: fx.Node) -> fx.Node:
-            if not _differentiable(node):
+            if not _may_have_gradient(node):
                 return node
             if node not in outputs:
                 outputs[node] = nodes.call_function(multiplied, (node, scale))
@@ -111,6 +111,15 @@ class ScaleLoss:
         gm = fx.GraphModule(graph.gm, nodes)
         gm.meta.update(graph.gm.meta)
         return Rewritten(gm, (*graph.inputs, self.scale), graph.placed)
+
+
+def _may_have_gradient(node: fx.Node) -> bool:
+    """Whether an output may need one: passes before this one work without autograd, and leave no
+    mark of it. An identity too many is a view."""
+    value = node.meta.get("example_value")
+    if node.op == "placeholder":
+        return _differentiable(node)
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 def _differentiable(node: fx.Node) -> bool:
