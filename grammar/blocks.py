@@ -68,6 +68,10 @@ def _any_of(*values: Any) -> Callable[[Any], bool]:
     return lambda value: value in values
 
 
+def _of_several_steps(value: Any) -> bool:
+    return len(value.steps) > 1
+
+
 def _above(limit: int) -> Callable[[Any], bool]:
     return lambda value: value > limit
 
@@ -338,11 +342,11 @@ BLOCKS: tuple[BlockSpec, ...] = (
         "precision",
         "required",
         "sets number formats over a range of steps",
-        False,
+        True,
         (
             *_RULE,
             _A("steps", WholeRange(0), "0.."),
-            _A("match", _PATTERN),
+            _A("match", _PATTERN, unbuilt=_of_several_steps),
             _A("in", _GLOBS),
             _A("except", _GLOBS),
             _A("compute", words("as_written", "fp32", "bf16", "fp16"), "as_written"),

@@ -232,6 +232,21 @@ class Precision(Block):
     master: Literal["fp32", "off"] | None = None
     loss_scale: Literal["auto", "off"] | float | Dynamic = "auto"
 
+    def holds_at(self, step: int) -> bool:
+        """Whether a step, counted from 0, is one of its own."""
+        high = self.steps.high
+        return (self.steps.low or 0) <= step and (high is None or step <= high)
+
+    @property
+    def stores(self) -> bool:
+        """Whether it says how parameters are stored."""
+        return self.params != "as_written" or self.master == "fp32"
+
+    @property
+    def computes_fp16(self) -> bool:
+        """Whether gradients may overflow for it."""
+        return self.compute == "fp16" or (self.compute == "as_written" and self.params == "fp16")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recompute(Block):

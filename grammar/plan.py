@@ -156,6 +156,24 @@ class Plan:
         """The `update` block that names the model, else the one without `model`, else defaults."""
         return _of_model(self.updates, model, Update())
 
+    def precisions_at(self, model: str | None, step: int) -> list[Precision]:
+        """The `precision` blocks that hold for a model in one step, higher priority first.
+
+        Args:
+            step: the first is 0.
+        """
+        found = [
+            block
+            for block in self.precisions
+            if block.model in (None, model) and block.holds_at(step)
+        ]
+        return sorted(found, key=lambda block: (-(block.priority or 0), block.model is None))
+
+    def storage_of(self, model: str | None) -> tuple[str, bool]:
+        """How parameters of a model are stored, and whether they have fp32 masters."""
+        stores = [block for block in self.precisions_at(model, 0) if block.stores]
+        return (stores[0].params, stores[0].master != "off") if stores else ("as_written", False)
+
     def settings(self) -> list[str]:
         """Every value that is written, as `sync.bucket = 4194304`: bytes and seconds as numbers."""
         return sorted(

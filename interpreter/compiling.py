@@ -21,9 +21,11 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from sgplan.grammar.diagnostics import Diagnostic, Label
 from sgplan.interpreter import control_flow, events
 from sgplan.interpreter.graph_backend import GraphBackend, planned_wrapper
+from sgplan.interpreter.loss_scale import ever_scaled
 from sgplan.interpreter.rank import Rank
 from sgplan.interpreter.roots import Owned, Root, names_class, plain_name, trainable, unwrapped
 from sgplan.planner import torch_api
+from sgplan.planner.precision import needing_graph
 
 OURS = (None, "inductor", "sgplan")
 _DYNAMIC = {"on": True, "off": False}
@@ -188,8 +190,15 @@ class Compiling:
             self._mark_compiled(root, "the script compiles it")
             return
         planner, plan = self._rank.planner, self._rank.plan
-        asking = (*planner.rules(plan, root.name), *planner.recomputes(plan, root.name))
-        ruled = f"`{asking[0].address}` needs a graph" if asking else ""
+        asking = [
+            *(
+                r.address
+                for r in (*planner.rules(plan, root.name), *planner.recomputes(plan, root.name))
+            ),
+            *filter(None, [needing_graph(plan, root.name)]),
+            *(["precision.loss_scale"] if ever_scaled(plan, root.name) else []),
+        ]
+        ruled = f"`{asking[0]}` needs a graph" if asking else ""
         reason = _needs_graph(wish, self._rank.sync_of(root).by, ruled)
         if reason and root.path != "stock":
             given: dict[str, Any] = {}
@@ -240,6 +249,7 @@ class Compiling:
         if self._rank.leaves_alone(module, parameters):
             return None
         name = self._rank.names.name(module)
+        self._rank.masters.store(name, parameters)
         root = Root(
             name,
             Owned(module, parameters),

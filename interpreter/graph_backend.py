@@ -29,6 +29,7 @@ from sgplan.planner.capture.backend import (
     Reductions,
     Ruling,
 )
+from sgplan.planner.capture.casts import CastPrecision
 from sgplan.planner.capture.device_profile import device_profile
 from sgplan.planner.capture.insert import grouped, parameter_gradients
 from sgplan.planner.capture.provenance import input_names, memory_names, output_names
@@ -40,6 +41,7 @@ from sgplan.planner.facts import GraphFact
 from sgplan.planner.kernels.check import objection
 from sgplan.planner.kernels.source import Kernel, KernelFault, located
 from sgplan.planner.kernels.substitute import Substitution
+from sgplan.planner.precision import Settings, Stages, stages_of
 from sgplan.planner.rules import Rule, no_kernel, rejected
 
 Record = Callable[..., GraphFact]
@@ -74,15 +76,34 @@ class GraphBackend:
         in_graph = root is None or self._rank.sync_of(root).by in ("auto", "in_graph")
         record, context = self._recording(root, gm, inputs)
         reductions: Reductions = "in_graph" if in_graph else "none"
-        ruling, passes, again = self._ruling(root), self._passes(root), self._recomputing(root)
-        if self._rank.verifying is not None:
-            passes = self._rank.verifying.probed(passes, inputs, _modules(root))
-        if self._rank.mode == "plan":
-            compiler: Any = InductorRecorder(record, reductions, ruling, passes, again)
-        else:
-            gate.asked = gate.asked or in_graph
-            compiler = GraphCompiler(record, reductions, ruling, passes, again, context)
-        return self._run(compiler, root, gm, inputs, self._settled(root, patches), name)
+        again = self._recomputing(root)
+        ruling, settled = self._ruling(root), self._settled(root, patches)
+        stages = stages_of(self._rank.plan, None if root is None else root.name)
+        variants: dict[Settings, Callable[..., Any]] = {}
+        for stage in stages.distinct():
+            passes = self._passes(root, stage)
+            if self._rank.verifying is not None:
+                passes = self._rank.verifying.probed(passes, inputs, _modules(root))
+            if self._rank.mode == "plan":
+                compiler: Any = InductorRecorder(record, reductions, ruling, passes, again)
+            else:
+                gate.asked = gate.asked or in_graph
+                compiler = GraphCompiler(record, reductions, ruling, passes, again, context)
+            variants[stage] = self._run(compiler, root, gm, inputs, settled, name)
+        return self._by_stage(stages, variants)
+
+    def _by_stage(
+        self, stages: Stages, variants: dict[Settings, Callable[..., Any]]
+    ) -> Callable[..., Any]:
+        """Calls the variant of the stage that the step is in; a switch compiles nothing."""
+        if len(variants) == 1:
+            return next(iter(variants.values()))
+        rank = self._rank
+
+        def call(*given: Any) -> Any:
+            return variants[stages.at(rank.steps.step + rank.stage_offset)](*given)
+
+        return call
 
     def _settled(self, root: Root | None, patches: dict[str, Any]) -> dict[str, Any]:
         """The script's Inductor settings with those of the plan over them; a change is printed."""
@@ -112,9 +133,11 @@ class GraphBackend:
     def _profile(self) -> DeviceProfile:
         return device_profile(self._rank.device, _own_cache())
 
-    def _passes(self, root: Root | None) -> tuple[GraphPass, ...]:
+    def _passes(self, root: Root | None, stage: Settings) -> tuple[GraphPass, ...]:
         """What the plan changes in the graphs of a root, in order."""
         passes: list[GraphPass] = []
+        if stage:
+            passes.append(CastPrecision(stage, _modules(root), self._note_precision))
         rules = self._rules(root)
         if kernels := self._kernels(rules):
             passes.append(
@@ -127,7 +150,12 @@ class GraphBackend:
                     lambda placed: self._rank.report(rejected(self._rank.plan, placed)),
                 )
             )
+        if (scaling := self._rank.loss_scales.scaling(root)) is not None:
+            passes.append(scaling)
         return tuple(passes)
+
+    def _note_precision(self, text: str) -> None:
+        self._rank.once(events.NoteAdded, "precision", text)
 
     def _kernels(self, rules: Sequence[Rule]) -> dict[str, Kernel]:
         """The kernels of rules; one that is not there ends the rank."""

@@ -74,6 +74,7 @@ class Outermost:
         if self._rank.leaves_alone(inner, parameters):
             return None
         name = self._rank.names.name(inner)
+        self._rank.masters.store(name, parameters)
         root = Root(
             name,
             Owned(inner, parameters),

@@ -25,7 +25,9 @@ from torch import nn
 from sgplan.grammar.diagnostics import Diagnostic, Refused, has_errors
 from sgplan.grammar.plan import Capture, Plan, Sync
 from sgplan.interpreter import events, gate, shortfalls, step_end, unsupported
+from sgplan.interpreter.loss_scale import LossScales
 from sgplan.interpreter.lowering import Planner
+from sgplan.interpreter.masters import Masters
 from sgplan.interpreter.misses import Misses
 from sgplan.interpreter.operators import Operators
 from sgplan.interpreter.optimizers import Optimizers
@@ -57,6 +59,7 @@ class Rank:
         operators: the custom ones that the plan admits.
         verifying: records this rank in verify mode, else None.
         stage_offset: added to the number of steps where a precision stage is looked up.
+        loss_scales, masters: what the plan's `precision` asks beside casts.
     """
 
     def __init__(
@@ -82,6 +85,8 @@ class Rank:
         self.peers = Peers(self)
         self.optimizers = Optimizers(self)
         self.operators = Operators(self)
+        self.loss_scales = LossScales(self)
+        self.masters = Masters(self)
         self.misses = Misses(lambda miss: shortfalls.missed(self, miss))
         self._expect = expect
         self._open_recorder = recorder
@@ -372,6 +377,7 @@ class Rank:
     def _step_ended(self) -> None:
         for reducer in self._reducers.values():
             step_end.account(self, reducer)
+        self.loss_scales.step_ended(self.steps.step + 1)
         if self.steps.step == 0:
             self.report(
                 replace(found, severity="warning") for found in shortfalls.unmatched_models(self)

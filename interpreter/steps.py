@@ -30,6 +30,9 @@ class StepWatch:
         own: seconds in our own Python in this step, copies and collectives excluded.
         wait: seconds blocked in `wait` in this step.
         on_end: called when a step has ended and was reported.
+        on_built: told of each optimizer, once its constructor has run.
+        scaler_built: whether the script has a GradScaler that is enabled.
+        overflowed: whether this step moves nothing, because gradients are infinite.
     """
 
     def __init__(self, emit: Callable[..., None], ended: Callable[[], None]) -> None:
@@ -42,6 +45,9 @@ class StepWatch:
         self._backward_seen = False
         self._in_scaler = False
         self.on_end: Callable[[], None] | None = None
+        self.on_built: Callable[[Optimizer], None] | None = None
+        self.scaler_built = False
+        self.overflowed = False
         self.step = 0
         self.samples = 0
         self.own = 0.0
@@ -61,6 +67,8 @@ class StepWatch:
             return
         self._optimizers.append(weakref.ref(optimizer))
         self._leading = None
+        if self.on_built is not None:
+            self.on_built(optimizer)
 
     def optimizers(self) -> list[Optimizer]:
         """Those alive, in the order in which they were built."""
@@ -89,7 +97,7 @@ class StepWatch:
 
     def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if not self._in_scaler and self._backward_seen and self.is_leading(optimizer):
-            self.end(skipped=False)
+            self.end(skipped=self.overflowed)
 
     def end(self, *, skipped: bool) -> None:
         """Close the running step and open the next."""
@@ -102,7 +110,7 @@ class StepWatch:
         )
         self._began = now
         self._loss = None
-        self._backward_seen = False
+        self._backward_seen = self.overflowed = False
         self.samples = 0
         self.own = self.wait = 0.0
         if self.on_end is not None:
@@ -135,6 +143,12 @@ def _wrap_scaler(watch: StepWatch) -> None:
     from torch.amp.grad_scaler import GradScaler
 
     original = GradScaler.step
+    build = GradScaler.__init__
+
+    @functools.wraps(build)
+    def init(self: GradScaler, *args: Any, **kwargs: Any) -> None:
+        build(self, *args, **kwargs)
+        watch.scaler_built |= self.is_enabled()
 
     @functools.wraps(original)
     def step(self: GradScaler, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
@@ -148,4 +162,5 @@ def _wrap_scaler(watch: StepWatch) -> None:
         watch.end(skipped=torch_api.found_inf(self, optimizer))
         return result
 
+    GradScaler.__init__ = init
     GradScaler.step = step

@@ -120,8 +120,10 @@ class Takeover:
         self, module: nn.Module, given: dict[str, Any], parameters: list[tuple[str, nn.Parameter]]
     ) -> Root:
         inner = unwrapped(module)
+        name = self._rank.names.name(inner)
+        self._rank.masters.store(name, parameters)
         root = Root(
-            name=self._rank.names.name(inner),
+            name=name,
             owned=Owned(inner, parameters),
             kind="ddp",
             engine="eager",

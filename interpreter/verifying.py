@@ -88,6 +88,9 @@ class Verifying:
         random.seed(self.task.seed)
         self._save = block_saves(self._rank, "verifying")
         register_optimizer_step_pre_hook(self._before_update)
+
+    def watch_updates(self) -> None:
+        """Watch the ends of updates; behind whoever gives an optimizer other tensors meanwhile."""
         register_optimizer_step_post_hook(self._after_update)
         self._rank.steps.on_end = self._step_ended
 

@@ -57,6 +57,7 @@ class OpFact:
         families: op families it belongs to.
         flops: floating-point operations, multiply and add counted as two; 0 when not counted.
         bytes: bytes read plus bytes written, as if nothing were fused.
+        reads, writes: short dtypes of the tensors it is given and makes, each once, in order.
     """
 
     op: str
@@ -64,6 +65,8 @@ class OpFact:
     families: tuple[str, ...]
     flops: int
     bytes: int
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -826,7 +826,10 @@ def plain_compile(
     Args:
         limit: compiles; the next one is an error.
     """
-    return _compile(function, backend=backend, fullgraph=True, dynamic=False, recompile_limit=limit)
+    compile_whole: Any = _compile
+    return compile_whole(
+        function, backend=backend, fullgraph=True, dynamic=False, recompile_limit=limit
+    )
 
 
 def recompile_limit_error() -> type[BaseException]:

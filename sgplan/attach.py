@@ -117,6 +117,10 @@ def _install(
         rank.verifying = Verifying(rank, task)
         rank.stage_offset = task.offset
         rank.verifying.install()
+    rank.loss_scales.install()
+    rank.masters.install()
+    if rank.verifying is not None:  # behind those that give the optimizer other tensors
+        rank.verifying.watch_updates()
     rank.steps.install()
     rank.misses.install()
     found = rank.optimizers

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from itertools import combinations, pairwise
 
-from sgplan.grammar.checks.view import View, no_effect, place_of
-from sgplan.grammar.diagnostics import Diagnostic, Label
+from sgplan.grammar.checks.view import NOT_BUILT, View, no_effect, place_of
+from sgplan.grammar.diagnostics import Diagnostic, Label, Span
 from sgplan.grammar.literals import Dynamic, Interval
 from sgplan.grammar.written import WrittenBlock
 
@@ -26,6 +26,7 @@ def check_precision(view: View) -> Iterator[Diagnostic]:
         for earlier, later in combinations(blocks, 2):
             yield from _overlap(earlier, later)
         yield from _gaps(blocks)
+    yield from _stored(view)
 
 
 def _steps(block: WrittenBlock) -> tuple[int, float]:
@@ -72,6 +73,50 @@ def _gaps(blocks: list[WrittenBlock]) -> Iterator[Diagnostic]:
             )
 
 
+def _stores(block: WrittenBlock) -> bool:
+    """Whether it says how parameters are stored: in 16 bits, or with masters of their own."""
+    return (
+        block.value("params", "as_written") != "as_written" or block.value("master", None) == "fp32"
+    )
+
+
+def _stored(view: View) -> Iterator[Diagnostic]:
+    """How parameters are stored is one thing for a whole model and a whole run."""
+    by_model: dict[object, list[WrittenBlock]] = defaultdict(list)
+    for block in view.all("precision"):
+        if view.is_sure(block, "steps", "match", "in", "except", "model", "params", "master"):
+            by_model[block.value("model", None)].append(block)
+    for blocks in by_model.values():
+        storing = [block for block in blocks if _stores(block)]
+        for block in storing:
+            for name in ("match", "in", "except"):
+                if (limit := block.get(name)) is not None:
+                    yield _one_storage(block, limit.span, "only a part of the model")
+        if not storing:
+            continue
+        first = min(storing, key=_steps)
+        if _steps(first)[0] > 0:
+            yield _one_storage(first, place_of(first, "steps").span, "not from the first step")
+        for block in blocks:
+            if block is not first and _storage(block) != _storage(first):
+                yield _one_storage(block, block.span, f"not as `{first.address}` has it")
+
+
+def _storage(block: WrittenBlock) -> tuple[str, str]:
+    return block.value("params", "as_written"), block.value("master", "fp32")
+
+
+def _one_storage(block: WrittenBlock, span: Span, why: str) -> Diagnostic:
+    return Diagnostic(
+        NOT_BUILT,
+        f"storage of parameters that changes, as in `{block.address}`, is not built yet",
+        Label(span, why),
+        notes=("parameters are stored in one way, for a whole model and a whole run",),
+        help="write the same `params` and `master` in every `precision` block of the model, "
+        "from step 0, without `match`, `in` and `except`",
+    )
+
+
 def _idle(block: WrittenBlock) -> Iterator[Diagnostic]:
     compute = block.value("compute", "as_written")
     written = block.get("compute")
@@ -81,5 +126,5 @@ def _idle(block: WrittenBlock) -> Iterator[Diagnostic]:
         yield from no_effect(block, ("loss_scale",), "only `fp16` needs a loss scale", because)
     if compute in ("as_written", "fp32"):
         yield from no_effect(block, ("keep_fp32",), "nothing is lowered", because)
-    if block.value("params", "as_written") == "as_written":
+    if not _stores(block):
         yield from no_effect(block, ("master",), "parameters are kept as the script has them", None)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import torch
 import torch.fx as fx
+from torch.utils import _pytree as pytree
 
 from sgplan.planner import torch_api
 from sgplan.planner.capture.cost import bytes_moved, bytes_saved, flops, memory_owner
@@ -24,6 +25,7 @@ from sgplan.planner.effects import effects_of
 from sgplan.planner.facts import GradientFact, GraphFact, OpFact
 from sgplan.planner.families import BIAS_OPERAND, base_name, families_of
 
+_SHORT = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 HEAVY = frozenset({"matmul", "conv"})
 
 
@@ -102,8 +104,25 @@ def _is_op(node: fx.Node) -> bool:
 def _op_fact(node: fx.Node, modules: Collection[str]) -> OpFact:
     name = op_name(node.target)
     return OpFact(
-        name, module_of(node, modules), op_families(name, node), flops(node), bytes_moved(node)
+        name,
+        module_of(node, modules),
+        op_families(name, node),
+        flops(node),
+        bytes_moved(node),
+        _dtypes([n.meta.get("val") for n in node.all_input_nodes]),
+        _dtypes(node.meta.get("val")),
     )
+
+
+def _short(dtype: torch.dtype) -> str:
+    name = str(dtype).removeprefix("torch.")
+    return _SHORT.get(name, name)
+
+
+def _dtypes(values: Any) -> tuple[str, ...]:
+    """Short dtypes of the tensors among some values, each once."""
+    tensors = (v for v in pytree.tree_leaves(values) if isinstance(v, torch.Tensor))
+    return tuple(dict.fromkeys(_short(v.dtype) for v in tensors))
 
 
 def op_families(name: str, node: fx.Node) -> tuple[str, ...]:

@@ -1,0 +1,205 @@
+"""Casts of a precision stage: what is lowered, kept and left alone, read from the ATen graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.fx as fx
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sgplan.grammar.literals import Selector
+from sgplan.planner.capture.backend import as_eager_runs
+from sgplan.planner.capture.casts import CastPrecision
+from sgplan.planner.capture.record import record_graph
+from sgplan.planner.capture.rewrite import Rewritten
+from sgplan.planner.facts import GraphFact, OpFact
+from sgplan.planner.precision import Setting
+
+KEEP = tuple(Selector(None, family) for family in ("norm", "softmax", "loss"))
+BF16 = Setting("bf16", keep=KEEP)
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+class Under:
+    """A module compiled under settings; its graphs run op by op.
+
+    Attributes:
+        graphs: as recorded.
+        notes: of the casts.
+    """
+
+    def __init__(self, module: nn.Module, *settings: Setting) -> None:
+        self.graphs: list[GraphFact] = []
+        self.notes: list[str] = []
+        names = tuple(name for name, _ in module.named_modules())
+        casts = CastPrecision(settings, names, self.notes.append)
+
+        def record(graph: fx.GraphModule, direction: Any, inputs: Sequence[Any]) -> GraphFact:
+            return record_graph(graph, direction, "region", modules=names)
+
+        def backend(gm: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+            changed = casts.apply(Rewritten(gm))
+            self.graphs += as_eager_runs(changed.gm, inputs, record)
+            return changed.gm.forward
+
+        self.call = torch.compile(module, backend=backend, fullgraph=True)
+
+    def ops(self, name: str) -> list[OpFact]:
+        found = [
+            op for graph in self.graphs for op in graph.ops if op.op.startswith(f"aten.{name}")
+        ]
+        assert found, f"no {name} in {[op.op for g in self.graphs for op in g.ops]}"
+        return found
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(16)
+        self.inner, self.outer = nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.outer(F.gelu(self.inner(self.norm(x))))
+
+
+class Gpt(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tok = nn.Embedding(11, 16)
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
+        self.head = nn.Linear(16, 11, bias=False)
+        self.head.weight = self.tok.weight
+
+    def forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.tok(ids)
+        for block in self.blocks:
+            q = x.view(4, 6, 2, 8).transpose(1, 2)
+            x = x + F.scaled_dot_product_attention(q, q, q).transpose(1, 2).reshape(4, 6, 16)
+            x = F.dropout(block(x), 0.1)
+        logits = self.head(x)
+        return logits, F.cross_entropy(logits.flatten(0, 1), ids.flatten())
+
+
+def test_kept_ops_are_fp32_and_the_rest_is_not_with_tied_weights_and_dropout() -> None:
+    torch.manual_seed(0)
+    model = Gpt()
+    under = Under(model, BF16)
+    logits, loss = under.call(torch.randint(0, 11, (4, 6)))
+    loss.backward()
+    assert logits.dtype == loss.dtype == torch.float32
+    assert {p.grad.dtype for p in model.parameters() if p.grad is not None} == {torch.float32}
+    assert all(p.grad is not None for p in model.parameters())
+    for name in ("native_layer_norm", "_log_softmax", "nll_loss"):
+        assert {t for op in under.ops(name) for t in op.reads} <= {"f32", "int64"}
+    for name in ("addmm", "mm", "gelu", "_scaled_dot_product"):
+        assert {t for op in under.ops(name) for t in op.reads} <= {"bf16", "f32", "int64", "uint64"}
+        assert all(op.reads[0] == "bf16" for op in under.ops(name))
+    assert not under.notes
+
+
+def test_batch_norm_statistics_stay_fp32_and_right() -> None:
+    def made() -> Any:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True))
+
+    x = torch.randn(8, 3, 6, 6)
+    for settings in ((BF16,), (Setting("bf16"),)):
+        torch._dynamo.reset()
+        plain, model = made(), made()
+        plain(x).sum().backward()
+        under = Under(model, *settings)
+        out = under.call(x)
+        out.sum().backward()
+        assert out.dtype == torch.float32
+        assert model[1].running_var.dtype == model[1].running_mean.dtype == torch.float32
+        torch.testing.assert_close(
+            model[1].running_mean, plain[1].running_mean, atol=5e-3, rtol=0.02
+        )
+        torch.testing.assert_close(model[1].running_var, plain[1].running_var, atol=5e-3, rtol=0.02)
+        assert model[1].num_batches_tracked == 1
+        assert under.ops("convolution")[0].reads == ("bf16",)
+
+
+class InPlace(nn.Module):
+    mean: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.linear(x)
+        with torch.no_grad():
+            self.mean.mul_(0.5).add_(hidden.mean(0), alpha=0.5)
+        out = torch.zeros_like(hidden)
+        out[:, :2] = hidden[:, :2]
+        view = out.view(-1)
+        view += 1
+        return out * self.mean
+
+
+def test_what_a_call_changes_in_place_is_never_cast() -> None:
+    torch.manual_seed(0)
+    plain = InPlace()
+    model = InPlace()
+    model.load_state_dict(plain.state_dict())
+    x = torch.randn(8, 4)
+    expected = plain(x)
+    found = Under(model, Setting("bf16")).call(x)
+    assert model.mean.dtype == found.dtype == torch.float32
+    torch.testing.assert_close(model.mean, plain.mean, atol=5e-3, rtol=0.02)
+    torch.testing.assert_close(found, expected, atol=2e-2, rtol=0.05)
+
+
+def test_globs_priority_and_exceptions_decide_where_casts_are() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
+    under = Under(model, Setting("fp32", inside=("0",)), Setting("bf16", outside=("2",)))
+    under.call(torch.randn(2, 4)).sum().backward()
+    forward = [(op.module, op.reads) for op in under.graphs[0].ops if "addmm" in op.op]
+    assert forward == [("0", ("f32",)), ("1", ("bf16",)), ("2", ("f32",))]
+
+
+class Autocast(nn.Module):
+    """B036: odd sizes under the script's own autocast."""
+
+    def forward(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.autocast("cpu", torch.bfloat16):
+            product = torch.bmm(a, b)
+        return product, product.float().softmax(-1)
+
+
+def test_a_script_with_autocast_keeps_its_formats() -> None:
+    a, b = torch.randn(2, 549, 33), torch.randn(2, 33, 549)
+    plain = Autocast()(a, b)
+    under = Under(Autocast(), BF16)
+    found = under.call(a, b)
+    assert [t.dtype for t in found] == [t.dtype for t in plain] == [torch.bfloat16, torch.float32]
+    assert all(t.isfinite().all() for t in found)
+    assert all(torch.equal(f, p) for f, p in zip(found, plain, strict=True))
+    assert len(under.notes) == 1
+    assert "autocast" in under.notes[0]
+
+
+class Mask(nn.Module):
+    def forward(self, x: Tensor, keep: Tensor) -> Tensor:
+        scores = x @ x.transpose(-1, -2)
+        return scores.masked_fill(~keep, torch.finfo(scores.dtype).min).double().softmax(-1).float()
+
+
+@pytest.mark.parametrize("compute", ["bf16", "fp16"])
+def test_a_number_too_large_for_the_format_leaves_its_call_as_written(compute: Any) -> None:
+    x, keep = torch.randn(3, 3), torch.eye(3, dtype=torch.bool)
+    keep[2] = False
+    found = Under(Mask(), Setting(compute)).call(x, keep)
+    assert found.isfinite().all()
