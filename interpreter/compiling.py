@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,9 +20,11 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from sgplan.grammar.diagnostics import Diagnostic, Label
 from sgplan.interpreter import events
 from sgplan.interpreter.graph_backend import GraphBackend, planned_wrapper
+from sgplan.interpreter.guarded import Guarded
 from sgplan.interpreter.rank import Rank
 from sgplan.interpreter.roots import Owned, Root, names_class, plain_name, trainable, unwrapped
 from sgplan.planner import torch_api
+from sgplan.planner.guard_lines import holding, needs_graph
 
 OURS = (None, "inductor", "sgplan")
 _DYNAMIC = {"on": True, "off": False}
@@ -44,12 +46,14 @@ class Compiling:
         # What the script compiles, before it is a root.
         self._compiled: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._prepared = False
+        self._limit: int | None = None
 
     # --- patches ---------------------------------------------------------------------------------
 
     def install(self) -> None:
         """Patch `torch.compile`, `Module.compile` and the Inductor backend class."""
         torch_api.replace_inductor_wrapper(planned_wrapper(self._backend))
+        self._rank.guards.call_code = Compiling._whole.__code__
         owner = self
 
         @functools.wraps(self._compile)
@@ -74,9 +78,12 @@ class Compiling:
             torch_api.skip_frames(package)
         torch._dynamo.config.skip_nnmodule_hook_guards = False
         self._rank.report(self._rank.planner.device(self._rank.plan))
+        # Numbers of a module vary after their first change, as arguments do; sizes that are equal
+        # by chance must not become one size where a guard lets one of them vary.
+        torch._dynamo.config.allow_unspec_int_on_nn_module = True
+        if self._rank.guards.any:
+            torch_api.tell_equal_sizes_apart()
         capture = self._rank.plan.capture_of(None)
-        if "recompiles" in capture.written:
-            torch._dynamo.config.recompile_limit = capture.recompiles
         if capture.engine == "eager":
             torch.compiler.set_stance("force_eager")
 
@@ -94,7 +101,8 @@ class Compiling:
         compiled: Any = self._compile(model, **given)
         if isinstance(model, nn.Module):
             self._found(model)
-            compiled.forward = self._counted(compiled.forward, unwrapped(model))
+            inner = unwrapped(model)
+            compiled.forward = self._counted(self._guarded(inner, given, compiled.forward), inner)
         return compiled
 
     def script_compiles_in_place(
@@ -153,10 +161,25 @@ class Compiling:
         """The script compiles a module: a root of its own unless DDP has or gets it."""
         module = unwrapped(module)
         self._compiled.add(module)
+        self._allow_for(module)
         root = self._rank.root_of(module)
         if root is not None and root.path != "stock":
             self._mark_compiled(root, "the script compiles it")
             self._rank.describe(root)
+
+    def _allow_for(self, module: nn.Module) -> None:
+        """Instances of one class share a code object, and with it Dynamo's limit: it counts for
+        each of them."""
+        config: Any = torch._dynamo.config
+        capture = self._rank.plan.capture_of(None)
+        if self._limit is None:
+            written = "recompiles" in capture.written
+            self._limit = capture.recompiles if written else config.recompile_limit
+        alike = sum(type(other) is type(module) for other in self._compiled)
+        config.recompile_limit = max(config.recompile_limit, self._limit * max(alike, 1))
+        config.accumulated_recompile_limit = max(
+            config.accumulated_recompile_limit, config.recompile_limit
+        )
 
     def compiles(self, module: nn.Module) -> bool:
         """Whether the script compiles this module or a part of it."""
@@ -180,13 +203,12 @@ class Compiling:
     def _choose_engine(self, root: Root) -> None:
         wish = self._rank.capture_of(root)
         if wish.engine == "eager":
+            self._guard_eagerly(root)
             return
         if self.compiles(root.module):
             self._mark_compiled(root, "the script compiles it")
             return
-        rules = self._rank.planner.rules(self._rank.plan, root.name)
-        ruled = f"`{rules[0].address}` needs a graph" if rules else ""
-        reason = _needs_graph(wish, self._rank.sync_of(root).by, ruled)
+        reason = _needs_graph(wish, self._rank.sync_of(root).by, self._ruled(root))
         if reason and root.path != "stock":
             given: dict[str, Any] = {}
             self._override(given)
@@ -196,6 +218,26 @@ class Compiling:
             root.made_compiled = True
         elif self._rank.mode == "plan":
             self.capture(root.module, {"backend": self._backend.recorder(root)})
+        else:
+            self._guard_eagerly(root)
+
+    def _ruled(self, root: Root) -> str:
+        """Which rule or guard of the plan needs a graph of a root; empty when none does."""
+        plan = self._rank.plan
+        rules = [rule.address for rule in self._rank.planner.rules(plan, root.name)]
+        guards = [g.address for g in holding(plan, root.name) if needs_graph(g)]
+        return next((f"`{address}` needs a graph" for address in (*rules, *guards)), "")
+
+    def _guard_eagerly(self, root: Root) -> None:
+        """A root that runs eagerly: its guards stop the run, or have nothing to say."""
+        found = holding(self._rank.plan, root.name)
+        if not found or any(map(needs_graph, found)):
+            return  # said when the first step has ended
+        module = root.module
+        guarded = Guarded(
+            self._rank.guards, module, lambda *_: module._call_impl, module._call_impl
+        )
+        module._compiled_call_impl = _eager_without_grad(guarded, module)
 
     def _regions(self, root: Root, region: str | None) -> list[nn.Module]:
         if region is None:
@@ -212,10 +254,30 @@ class Compiling:
         compiled = self._compile(torch_api.wrap_inline(module), **given)
         wish = self._rank.capture_of(self._rank.root_of(module))
         eager_eval = wish.eval == "as_written" and not self.compiles(module)
-        call = functools.partial(self._call_whole, compiled)
+        call = self._guarded(module, given, functools.partial(self._call_whole, compiled))
         chosen = _eager_without_grad(call, module) if eager_eval else call
         module._compiled_call_impl = chosen
         return chosen
+
+    def _guarded(
+        self, module: nn.Module, given: dict[str, Any], plain: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """A captured call under the guards of the plan; `plain` itself without any."""
+        if not self._rank.guards.any:
+            return plain
+
+        def variant(
+            frame: str, varying: Mapping[str, Sequence[bool] | None]
+        ) -> Callable[..., Any]:
+            call = torch_api.wrap_inline(module, frame)
+            settings = dict(given)
+            if varying:
+                torch_api.varies(call, varying)
+                # `dynamic=False` would close what the guard leaves open.
+                settings["dynamic"] = settings.get("dynamic") or None
+            return functools.partial(self._call_whole, self._compile(call, **settings))
+
+        return Guarded(self._rank.guards, module, variant, plain)
 
     def _call_whole(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return self._whole(call, args, kwargs)

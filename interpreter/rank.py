@@ -25,6 +25,7 @@ from torch import nn
 from sgplan.grammar.diagnostics import Diagnostic, Refused, has_errors
 from sgplan.grammar.plan import Capture, Plan, Sync
 from sgplan.interpreter import events, gate, shortfalls, step_end, unsupported
+from sgplan.interpreter.guards import Guards
 from sgplan.interpreter.lowering import Planner
 from sgplan.interpreter.misses import Misses
 from sgplan.interpreter.operators import Operators
@@ -52,6 +53,7 @@ class Rank:
         peers: what is said to the other ranks and heard of them.
         optimizers: what became of the script's.
         operators: the custom ones that the plan admits.
+        guards: what holds for captured calls, and what is said of misses.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Rank:
         self.peers = Peers(self)
         self.optimizers = Optimizers(self)
         self.operators = Operators(self)
+        self.guards = Guards(self)
         self.misses = Misses(lambda miss: shortfalls.missed(self, miss))
         self._expect = expect
         self._open_recorder = recorder
@@ -360,6 +363,7 @@ class Rank:
             self.report(
                 replace(found, severity="warning") for found in shortfalls.unmatched_models(self)
             )
+            self.report(self.guards.unasked())
         self.peers.compare(self.steps.step + 1)
         self.write_part()
 
