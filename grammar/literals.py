@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-
 # What a guard allows of a tensor's type, of its device, and of a switch such as `training`.
 DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "bool")
 DEVICES = ("cpu", "cuda")

@@ -266,9 +266,7 @@ class Compiling:
         if not self._rank.guards.any:
             return plain
 
-        def variant(
-            frame: str, varying: Mapping[str, Sequence[bool] | None]
-        ) -> Callable[..., Any]:
+        def variant(frame: str, varying: Mapping[str, Sequence[bool] | None]) -> Callable[..., Any]:
             call = torch_api.wrap_inline(module, frame)
             settings = dict(given)
             if varying:

@@ -183,7 +183,6 @@ def sources(
     steps = str(path.input).split(".") if path.input else []
     ways = itertools.product(("__dict__['_modules']", "_modules"), repeat=len(steps))
     prefixes = (
-        "".join(f".{way}[{step!r}]" for way, step in zip(each, steps, strict=True))
-        for each in ways
+        "".join(f".{way}[{step!r}]" for way, step in zip(each, steps, strict=True)) for each in ways
     )
     return {f"L['fn'].__self__{prefix}.{path.attribute}": None for prefix in prefixes}

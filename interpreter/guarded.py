@@ -95,7 +95,9 @@ class Watch:
         """The miss of a value, in words."""
         before = guard_lines.declared(self.guard) if old is None else spelled(old)
         plain = [v for v in self.allowed if not isinstance(v, tuple)]
-        return Miss(self.guard, before, spelled(new), guard_lines.with_value(self.guard, plain, new))
+        return Miss(
+            self.guard, before, spelled(new), guard_lines.with_value(self.guard, plain, new)
+        )
 
 
 class Guarded:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from sgplan.interpreter.rank import Rank
 
-_OURS = ("torch", "sgplan")
+_OURS = ("torch", "sgplan", "contextlib")
 
 
 @dataclass(slots=True)

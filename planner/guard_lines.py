@@ -41,7 +41,12 @@ def guard_line(guard: Guard, allow: Sequence[Any] | Interval | RealInterval) -> 
 def _otherwise(value: str | Pad) -> str:
     if not isinstance(value, Pad):
         return value
-    given = {"with": value.with_, "ignore": value.ignore, "mask": value.mask, "weight": value.weight}
+    given = {
+        "with": value.with_,
+        "ignore": value.ignore,
+        "mask": value.mask,
+        "weight": value.weight,
+    }
     shown = (f"{name} = {_argument(found)}" for name, found in given.items() if found is not None)
     return f"pad({', '.join(shown)})"
 
@@ -97,9 +102,7 @@ def _sorted(values: Sequence[Any]) -> list[Any]:
     return sorted(once) if numbers else once
 
 
-def _widened(
-    known: Interval | RealInterval, new: Any
-) -> Sequence[Any] | Interval | RealInterval:
+def _widened(known: Interval | RealInterval, new: Any) -> Sequence[Any] | Interval | RealInterval:
     """The range that holds the value too; a list when it is no number."""
     if isinstance(new, bool) or not isinstance(new, int | float):
         return [new]

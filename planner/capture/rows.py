@@ -52,7 +52,10 @@ class Outcome:
 
 
 def prove(
-    gm: fx.GraphModule, inputs: dict[int, Rows], user: frozenset[int], ignore: int | None,
+    gm: fx.GraphModule,
+    inputs: dict[int, Rows],
+    user: frozenset[int],
+    ignore: int | None,
     labels: frozenset[int],
 ) -> Outcome:
     """Follow the rows through a Dynamo graph.
@@ -89,7 +92,10 @@ def prove(
 
 class _Proof:
     def __init__(
-        self, rows: dict[fx.Node, Rows], user: set[fx.Node], labels: set[fx.Node],
+        self,
+        rows: dict[fx.Node, Rows],
+        user: set[fx.Node],
+        labels: set[fx.Node],
         ignore: int | None,
     ) -> None:
         self.rows = rows
@@ -293,7 +299,9 @@ def _reduce(proof: _Proof, node: fx.Node) -> Rows | None:
     assert isinstance(source, fx.Node)
     rows, rank = proof.rows[source], len(_shape(source))
     given = node.args[1] if len(node.args) > 1 else None
-    dims = [_dim(d, rank) for d in _ints([given] if isinstance(given, int) else given or range(rank))]
+    dims = [
+        _dim(d, rank) for d in _ints([given] if isinstance(given, int) else given or range(rank))
+    ]
     keep = bool(node.args[2]) if len(node.args) > 2 else bool(node.kwargs.get("keepdim", False))
     if rows.dim in dims:
         if _name(node) == "aten.sum" and rows.zero:
@@ -319,8 +327,11 @@ def _matmul(proof: _Proof, node: fx.Node) -> Rows | None:
             raise NotProved("multiplies along the rows")
     else:
         found = of_left or of_right
-        if of_left and of_right and (of_left.dim, of_right.dim) != (0, 0) or (
-            of_left and of_right and rank == 2
+        if (
+            (of_left
+            and of_right
+            and (of_left.dim, of_right.dim) != (0, 0))
+            or (of_left and of_right and rank == 2)
         ):
             raise NotProved("multiplies rows with rows")
         if of_left and of_right:
@@ -386,28 +397,21 @@ def _loss(proof: _Proof, node: fx.Node) -> Rows | None:
     return None
 
 
-_POINTWISE = """
-abs add addcmul addcdiv bitwise_and bitwise_not bitwise_or clamp clamp_min cos div elu eq erf exp
-exp2 expm1 fill floor ge gelu gt hardsigmoid hardswish hardtanh isnan le leaky_relu log log1p log2
-logical_and logical_not logical_or lt masked_fill maximum minimum mish mul ne neg pow reciprocal
-relu remainder round rsqrt rsub scalar_tensor sigmoid sign silu sin softplus sqrt square sub tanh
-threshold to _to_copy where clone detach alias lift_fresh_copy _conj zeros_like ones_like full_like
-empty_like contiguous
-""".split()
-_VIEW = "view _unsafe_view reshape flatten unflatten squeeze _reshape_alias".split()
+_POINTWISE = ["abs", "add", "addcmul", "addcdiv", "bitwise_and", "bitwise_not", "bitwise_or", "clamp", "clamp_min", "cos", "div", "elu", "eq", "erf", "exp", "exp2", "expm1", "fill", "floor", "ge", "gelu", "gt", "hardsigmoid", "hardswish", "hardtanh", "isnan", "le", "leaky_relu", "log", "log1p", "log2", "logical_and", "logical_not", "logical_or", "lt", "masked_fill", "maximum", "minimum", "mish", "mul", "ne", "neg", "pow", "reciprocal", "relu", "remainder", "round", "rsqrt", "rsub", "scalar_tensor", "sigmoid", "sign", "silu", "sin", "softplus", "sqrt", "square", "sub", "tanh", "threshold", "to", "_to_copy", "where", "clone", "detach", "alias", "lift_fresh_copy", "_conj", "zeros_like", "ones_like", "full_like", "empty_like", "contiguous"]
+_VIEW = ["view", "_unsafe_view", "reshape", "flatten", "unflatten", "squeeze", "_reshape_alias"]
 _VIEWS = {f"aten.{name}" for name in (*_VIEW, "unsqueeze", "clone", "_to_copy", "to", "detach")}
 _PRODUCTS = {"aten.mul"}
 _QUOTIENTS = {"aten.div"}
 _SUMS = {"aten.add", "aten.sub"}
 _ZERO_KEPT = {
     f"aten.{name}"
-    for name in "relu neg abs tanh sin silu gelu square sqrt clone detach alias to _to_copy".split()
+    for name in ["relu", "neg", "abs", "tanh", "sin", "silu", "gelu", "square", "sqrt", "clone", "detach", "alias", "to", "_to_copy"]
 }
 _SLICES = {"aten.slice", "aten.select", "aten.split", "aten.split_with_sizes", "aten.chunk"}
 _DIM_SECOND = {"aten.split", "aten.split_with_sizes", "aten.chunk"}
 _RANDOM = {
     f"aten.{name}"
-    for name in "native_dropout dropout bernoulli rand rand_like randn randn_like randint".split()
+    for name in ["native_dropout", "dropout", "bernoulli", "rand", "rand_like", "randn", "randn_like", "randint"]
 }
 _FOLLOW: dict[str, Callable[[_Proof, fx.Node], Rows | None]] = {
     **{f"aten.{name}": _pointwise for name in _POINTWISE},
