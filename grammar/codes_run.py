@@ -192,15 +192,15 @@ RUN_CODES: tuple[Code, ...] = (
     Code(
         "SG0725",
         "guard that was never asked",
-        "No captured call came past the guard: the model it is for was not captured, or is compiled "
-        "inside a function of the script.",
+        "No captured call came past the guard: the model it is for was not captured, or is "
+        "compiled inside a function of the script.",
         found="run",
     ),
     Code(
         "SG0726",
         "range that is no single graph",
-        "The code of the model decides by a value that a guard lets vary over a range, so the graph "
-        "that was captured holds for that value only. List the values, or change the code.",
+        "The code of the model decides by a value that a guard lets vary over a range, so the "
+        "graph that was captured holds for that value only. List the values, or change the code.",
         found="run",
     ),
     Code(

@@ -30,6 +30,10 @@ OURS = (None, "inductor", "sgplan")
 _DYNAMIC = {"on": True, "off": False}
 
 
+class _Traced(BaseException):
+    """The graph is known; nothing of the call shall run."""
+
+
 class Compiling:
     """Compiles for one rank.
 
@@ -46,7 +50,8 @@ class Compiling:
         # What the script compiles, before it is a root.
         self._compiled: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._prepared = False
-        self._limit: int | None = None
+        self._limit = 0  # of recompiles of one instance; 0 when nothing was compiled yet
+        self._alike = 1  # instances of the class that is compiled most often
 
     # --- patches ---------------------------------------------------------------------------------
 
@@ -101,8 +106,10 @@ class Compiling:
         compiled: Any = self._compile(model, **given)
         if isinstance(model, nn.Module):
             self._found(model)
+            # Torch would compile `Module.__call__`, which is watched and hence breaks the graph.
             inner = unwrapped(model)
-            compiled.forward = self._counted(self._guarded(inner, given, compiled.forward), inner)
+            plain = self._compile(torch_api.wrap_inline(inner), **given)
+            compiled.forward = self._counted(self._guarded(inner, given, plain), inner)
         return compiled
 
     def script_compiles_in_place(
@@ -172,11 +179,12 @@ class Compiling:
         each of them."""
         config: Any = torch._dynamo.config
         capture = self._rank.plan.capture_of(None)
-        if self._limit is None:
+        if not self._limit:
             written = "recompiles" in capture.written
             self._limit = capture.recompiles if written else config.recompile_limit
         alike = sum(type(other) is type(module) for other in self._compiled)
-        config.recompile_limit = max(config.recompile_limit, self._limit * max(alike, 1))
+        self._alike = max(self._alike, alike)
+        config.recompile_limit = self._limit * self._alike
         config.accumulated_recompile_limit = max(
             config.accumulated_recompile_limit, config.recompile_limit
         )
@@ -234,10 +242,8 @@ class Compiling:
         if not found or any(map(needs_graph, found)):
             return  # said when the first step has ended
         module = root.module
-        guarded = Guarded(
-            self._rank.guards, module, lambda *_: module._call_impl, module._call_impl
-        )
-        module._compiled_call_impl = _eager_without_grad(guarded, module)
+        checked = self._guarded(module, {}, module._call_impl, compiled=False)
+        module._compiled_call_impl = _eager_without_grad(checked, module)
 
     def _regions(self, root: Root, region: str | None) -> list[nn.Module]:
         if region is None:
@@ -260,13 +266,20 @@ class Compiling:
         return chosen
 
     def _guarded(
-        self, module: nn.Module, given: dict[str, Any], plain: Callable[..., Any]
+        self,
+        module: nn.Module,
+        given: dict[str, Any],
+        plain: Callable[..., Any],
+        *,
+        compiled: bool = True,
     ) -> Callable[..., Any]:
-        """A captured call under the guards of the plan; `plain` itself without any."""
+        """A call under the guards of the plan; `plain` itself without any."""
         if not self._rank.guards.any:
             return plain
 
         def variant(frame: str, varying: Mapping[str, Sequence[bool] | None]) -> Callable[..., Any]:
+            if not compiled:
+                return plain
             call = torch_api.wrap_inline(module, frame)
             settings = dict(given)
             if varying:
@@ -275,7 +288,25 @@ class Compiling:
                 settings["dynamic"] = settings.get("dynamic") or None
             return functools.partial(self._call_whole, self._compile(call, **settings))
 
-        return Guarded(self._rank.guards, module, variant, plain)
+        def trace(
+            varying: Mapping[str, Sequence[bool] | None],
+            look: Callable[[Any], None],
+            args: Any,
+            kwargs: Any,
+        ) -> None:
+            call = torch_api.wrap_inline(module, f"{type(module).__qualname__}_proof")
+            torch_api.varies(call, varying)
+
+            def stop(gm: Any, inputs: Sequence[Any]) -> Any:
+                look(gm)
+                raise _Traced
+
+            try:
+                self._compile(call, backend=stop, fullgraph=True)(*args, **kwargs)
+            except _Traced:
+                return
+
+        return Guarded(self._rank.guards, module, variant, trace, plain)
 
     def _call_whole(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return self._whole(call, args, kwargs)

@@ -1,4 +1,4 @@
-"""What a guard's path leads to in one call: an argument's size, type or device, a value, an attribute.
+"""What a guard's path leads to in one call: a size, a type, a device, a value, an attribute.
 
 Knows signatures and tensors; knows nothing of plans beyond the path, and judges no value.
 """

@@ -17,7 +17,7 @@ from sgplan.grammar.diagnostics import Diagnostic, Label
 from sgplan.grammar.plan import Guard, Interval, Pad, RealInterval
 from sgplan.interpreter.guard_values import NotThere, Read, reader, sources
 from sgplan.interpreter.guards import Guards, Miss
-from sgplan.interpreter.padding import Padding
+from sgplan.interpreter.padding import Padding, Trace
 from sgplan.planner import guard_lines
 from sgplan.planner.guard_lines import spelled
 
@@ -72,9 +72,7 @@ class Watch:
         """Whether the variant of this value holds for the whole range."""
         if self._range is None or type(value) not in (int, float):
             return False
-        if type(value) is float and isinstance(self._range, Interval):
-            return self._range.__contains__(value)  # pyright: ignore[reportArgumentType]
-        return value in self._range and value not in self._apart
+        return _between(self._range, value) and value not in self._apart
 
     def allows(self, value: Any) -> bool:
         """Whether a variant is declared for this value."""
@@ -100,6 +98,11 @@ class Watch:
         )
 
 
+def _between(allowed: Interval | RealInterval, value: float) -> bool:
+    low, high = allowed.low, allowed.high
+    return (low is None or low <= value) and (high is None or value <= high)
+
+
 class Guarded:
     """The call of one captured module.
 
@@ -107,17 +110,19 @@ class Guarded:
         guards: of the rank.
         module: captured.
         compile: makes a variant.
+        trace: traces a call for a proof.
         plain: the call without guards, where none holds for the module.
     """
 
     _made = 0
 
     def __init__(
-        self, guards: Guards, module: nn.Module, compile: CompileVariant, plain: Call
+        self, guards: Guards, module: nn.Module, compile: CompileVariant, trace: Trace, plain: Call
     ) -> None:
         self._guards = guards
         self._module = module
         self._compile = compile
+        self._trace = trace
         self._plain = plain
         self._watches: list[Watch] | None = None
         self._ready: dict[Any, Call] = {}
@@ -215,7 +220,7 @@ class Guarded:
         checks: list[Callable[[Any, Any], None]] = []
         for watch, value in zip(self._watches, values, strict=True):
             if isinstance(watch.guard.otherwise, Pad):
-                checks.append(self._padding(watch).proving(value, args, kwargs))
+                self._padding(watch).prove(value, args, kwargs)
             if watch.varies(value):
                 on = watch.guard.on
                 varying |= sources(on, self._module, args, kwargs, value)
@@ -279,7 +284,7 @@ class Guarded:
     def _padding(self, watch: Watch) -> Padding:
         address = watch.guard.address
         if address not in self._paddings:
-            self._paddings[address] = Padding(self._guards, watch.guard, self._module)
+            self._paddings[address] = Padding(self._guards, watch.guard, self._module, self._trace)
         return self._paddings[address]
 
     def _pad(
@@ -298,6 +303,7 @@ class Guarded:
                 raise AssertionError("a rank that is stopped does not go on")
             self._guards.report([miss], f"padded to {target}")
             args, kwargs = padding.enlarged(value, target, args, kwargs)
+            padding.prove(target, args, kwargs)
             cuts.append(padding.cutting(value, target))
         result = self(*args, **kwargs)
         for cut in reversed(cuts):

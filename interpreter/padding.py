@@ -1,7 +1,8 @@
 """Inputs enlarged to a size that a guard allows, and outputs cut back before the script sees them.
 
 That this changes nothing is proved on the graph of every allowed size when it is compiled
-(`planner/capture/rows.py`); what enlarging and cutting need is kept from that proof.
+(`planner/capture/rows.py`), with the number of rows as a symbol; what enlarging and cutting need is
+kept from that proof.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,10 @@ from sgplan.grammar.plan import Guard, Interval, Pad
 from sgplan.interpreter.guard_values import tensors
 from sgplan.interpreter.guards import Guards
 from sgplan.planner import torch_api
-from sgplan.planner.capture.rows import NotProved, Outcome, Rows, prove
+from sgplan.planner.capture.rows import Inputs, NotProved, Outcome, Rows, prove
+
+# (what varies, what looks at the graph, args, kwargs): traces a call and runs nothing
+Trace = Callable[[Mapping[str, Sequence[bool]], Callable[[Any], None], Any, Any], None]
 
 _SOURCE = re.compile(r"L\['(args|kwargs)'\]")
 
@@ -39,15 +43,16 @@ class _Fill:
 class Padding:
     """What a guard with `otherwise = pad(…)` does for one module."""
 
-    def __init__(self, guards: Guards, guard: Guard, module: nn.Module) -> None:
+    def __init__(self, guards: Guards, guard: Guard, module: nn.Module, trace: Trace) -> None:
         assert isinstance(guard.otherwise, Pad)
         self._guards = guards
         self._guard = guard
         self._pad: Pad = guard.otherwise
         self._names = list(inspect.signature(module.forward).parameters)
         self._fills: dict[str, _Fill] = {}
-        self._outcomes: dict[int, Outcome] = {}
-        self._graphs: dict[int, int] = {}
+        self._outcomes: dict[tuple[int, bool], Outcome] = {}
+        self._module = module
+        self._trace = trace
 
     def target(self, size: Any, allowed: list[Any]) -> int | None:
         """The smallest allowed size that holds `size`; None when it is larger than all."""
@@ -60,25 +65,29 @@ class Padding:
 
     # --- the proof -------------------------------------------------------------------------------
 
-    def proving(
-        self, size: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Callable[[Any, Any], None]:
-        """A check that proves padding to `size` on the graph of the call that is compiled now."""
-        self._graphs[size] = 0
+    def prove(self, size: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Prove padding to `size`, once for each mode of the model; a failure ends the rank."""
+        key = (size, self._module.training)
+        if key in self._outcomes or type(size) is not int:
+            return
         fills = self._found_fills(size, args, kwargs)
+        varying = {
+            source: [dim == fills[source].dim for dim in range(tensor.dim())]
+            for source, tensor in tensors(args, kwargs)
+            if source in fills
+        }
 
-        def check(gm: Any, inputs: Any) -> None:
-            self._graphs[size] += 1
-            if self._graphs[size] > 1:
-                self._refuse("the graph breaks, and only a whole module can be proved")
-                return
+        def proved(gm: Any) -> None:
             try:
-                self._outcomes[size] = self._proved(gm, fills)
+                self._outcomes[key] = self._proved(gm, fills)
             except NotProved as error:
                 self._refuse(str(error))
-            self._fills = fills
 
-        return check
+        try:
+            self._trace(varying, proved, args, kwargs)
+        except torch_api.graph_break_error() as error:
+            self._refuse(f"the graph breaks: {str(error).strip().splitlines()[0]}")
+        self._fills = fills
 
     def _found_fills(
         self, size: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -130,7 +139,7 @@ class Padding:
                 rows[number] = Rows(fill.dim, zero=fill.value == 0)
                 if fill.value == self._pad.ignore:
                     labels.add(number)
-        return prove(gm, rows, frozenset(user), self._pad.ignore, frozenset(labels))
+        return prove(gm, Inputs(rows, frozenset(user), frozenset(labels), self._pad.ignore))
 
     def _refuse(self, why: str) -> None:
         span = self._guard.origin("otherwise")
@@ -173,7 +182,7 @@ class Padding:
         """What takes the added rows off the outputs of the call with `target` rows."""
 
         def cut(result: Any) -> Any:
-            outcome = self._outcomes[target]
+            outcome = self._outcomes[target, self._module.training]
             return pytree.tree_map_only(
                 torch.Tensor, lambda tensor: _cut(tensor, outcome, size, target), result
             )

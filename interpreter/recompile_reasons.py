@@ -49,8 +49,17 @@ _BESIDE = re.compile(r"# .*  # (?P<file>\S+):(?P<line>\d+) in ")
 _KEY = re.compile(r"^(?:L\[')?(?P<group>args|kwargs)(?:'\])?\[(?P<key>\d+|'[^']+')\]$")
 _STEP = re.compile(r"(?:\.__dict__\['_modules'\]|\._modules)\['([^']+)'\]")
 _OWNER = re.compile(r"^(?:L\[')?(?:fn(?:'\])?\.__self__|self(?:'\])?)")
-_DTYPES = {"Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16",
-           "Long": "int64", "Int": "int32", "Short": "int16", "Char": "int8", "Bool": "bool"}  # fmt: skip
+_DTYPES = {
+    "Float": "float32",
+    "Double": "float64",
+    "Half": "float16",
+    "BFloat16": "bfloat16",
+    "Long": "int64",
+    "Int": "int32",
+    "Short": "int16",
+    "Char": "int8",
+    "Bool": "bool",
+}
 
 
 def causes(reason: str) -> Iterator[Cause]:

@@ -39,8 +39,10 @@ __all__ = [
     "compiling_frame",
     "compute_at_once",
     "copy_all",
+    "decisions_by",
     "default_group",
     "default_store",
+    "depends_on",
     "descriptors",
     "dynamo_counters",
     "fake_mode",
@@ -233,6 +235,32 @@ def tell_equal_sizes_apart() -> None:
     from torch.fx.experimental import _config
 
     _config.use_duck_shape = False
+
+
+def depends_on(size: Any, other: Any) -> bool:
+    """Whether a symbolic number is computed from the symbols of another."""
+    symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
+    if not isinstance(size, symbolic) or not isinstance(other, symbolic):
+        return False
+    return bool(size.node.expr.free_symbols & other.node.expr.free_symbols)
+
+
+def decisions_by(sizes: Sequence[Any]) -> list[str]:
+    """What tracing decided by these sizes (`ShapeEnv.guards`).
+
+    Left out: that some are equal, and upper bounds, which smaller sizes keep as well.
+    """
+    symbolic = [size for size in sizes if isinstance(size, torch.SymInt)]
+    symbols: set[Any] = set().union(*(size.node.expr.free_symbols for size in symbolic))
+    found: list[str] = []
+    for guard in symbolic[0].node.shape_env.guards if symbolic else ():
+        expr = guard.expr
+        sort = expr.rel_op if expr.is_Relational else ""
+        equal = sort == "==" and all(side.is_Symbol for side in expr.args)
+        bound = sort in ("<", "<=") and expr.lhs.is_Symbol and expr.rhs.is_number
+        if expr.free_symbols & symbols and not equal and not bound:
+            found.append(str(expr))
+    return found
 
 
 def is_fixed(size: Any) -> bool:

@@ -13,7 +13,7 @@ Padding is assumed to give finite numbers: `0 * inf` is not zero.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -45,27 +45,38 @@ class NotProved(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Attributes: rows: of each output of the graph that is a tensor, with its shape; None for one
-    that has none."""
+    """What the proof found.
+
+    Attributes:
+        outputs: of each tensor that the graph returns, its shape as captured and its rows; None
+            where padding does not show.
+    """
 
     outputs: tuple[tuple[tuple[int, ...], Rows | None], ...]
 
 
-def prove(
-    gm: fx.GraphModule,
-    inputs: dict[int, Rows],
-    user: frozenset[int],
-    ignore: int | None,
-    labels: frozenset[int],
-) -> Outcome:
-    """Follow the rows through a Dynamo graph.
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What the proof starts from; placeholders of the Dynamo graph by number.
 
-    Args:
-        gm: as Dynamo made it, before it is differentiated.
-        inputs: rows of its placeholders, by number.
-        user: numbers of the placeholders that belong to the call, not to the model.
-        ignore: the class that losses leave out.
-        labels: numbers of the placeholders whose added rows are filled with it.
+    Attributes:
+        rows: of those that are enlarged.
+        user: those that belong to the call, not to the model.
+        labels: those whose added rows hold the class that losses ignore.
+        ignore: that class.
+    """
+
+    rows: Mapping[int, Rows]
+    user: frozenset[int] = frozenset()
+    labels: frozenset[int] = frozenset()
+    ignore: int | None = None
+
+
+def prove(gm: fx.GraphModule, inputs: Inputs) -> Outcome:
+    """Follow the rows through a Dynamo graph in which their number is a symbol.
+
+    A number that was captured as a constant could hide in any op, so the symbol may stand in shapes
+    only, and no branch of the script may hang on it.
 
     Raises:
         NotProved: naming the op.
@@ -73,21 +84,28 @@ def prove(
     traced, values = torch_api.trace_calls(gm)
     placeholders = [node for node in traced.graph.nodes if node.op == "placeholder"]
     proof = _Proof(
-        {node: inputs[i] for i, node in enumerate(placeholders) if i in inputs},
-        {node for i, node in enumerate(placeholders) if i in user},
-        {node for i, node in enumerate(placeholders) if i in labels},
-        ignore,
+        {node: inputs.rows[i] for i, node in enumerate(placeholders) if i in inputs.rows},
+        {node for i, node in enumerate(placeholders) if i in inputs.user},
+        {node for i, node in enumerate(placeholders) if i in inputs.labels},
+        inputs.ignore,
     )
     for node in traced.graph.nodes:
-        if node.op == "call_function":
+        if node.op == "call_function" and _is_tensor(node):
             proof.visit(node)
-    output = gm.graph.output_node()
+    if decided := torch_api.decisions_by(proof.symbols):
+        raise NotProved(f"the model decides by the number of rows: `{decided[0]}`")
     results: list[tuple[tuple[int, ...], Rows | None]] = []
-    for made in output.all_input_nodes:
+    for made in gm.graph.output_node().all_input_nodes:
         node = values.get(made.name)
         if node is not None and isinstance(node.meta.get("val"), torch.Tensor):
             results.append((_shape(node), proof.rows.get(node)))
     return Outcome(tuple(results))
+
+
+def _is_tensor(node: fx.Node) -> bool:
+    """Whether a node makes tensors; sizes are worked out beside them."""
+    value = node.meta.get("val")
+    return isinstance(value, (torch.Tensor, tuple, list))
 
 
 class _Proof:
@@ -102,27 +120,57 @@ class _Proof:
         self.ignore = ignore
         self.labels = labels
         self._user = user
+        sizes = [node.meta["val"].shape[found.dim] for node, found in rows.items()]
+        if any(torch_api.is_fixed(size) for size in sizes):
+            raise NotProved("the model uses the number of rows as a number of its code")
+        self.symbols: list[Any] = sizes
 
     def visit(self, node: fx.Node) -> None:
         """Work out the rows of one node's value."""
-        tensors = [n for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor)]
+        name = _name(node)
         if any(n in self._user for n in node.all_input_nodes):
             self._user.add(node)
-        if tensors and all(n in self.labels for n in tensors) and _name(node) in _VIEWS:
+        tensors = [n for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor)]
+        if tensors and all(n in self.labels for n in tensors) and name in _VIEWS:
             self.labels.add(node)
+        if name.removesuffix("_") in _RANDOM:
+            raise NotProved(f"`{name}` draws random numbers, whose order padding moves")
+        counted = any(
+            self.counts(n.meta.get("val")) for n in node.all_input_nodes if n not in tensors
+        )
+        if counted and name not in _SIZED:
+            raise NotProved(f"`{name}`{_module(node)} computes with the number of rows")
         if not any(n in self.rows for n in node.all_input_nodes):
-            if _name(node) in _RANDOM:
-                raise NotProved(f"`{_name(node)}` draws random numbers, whose order padding moves")
+            if counted:
+                self._made_by_size(node)
             return
-        follow = _FOLLOW.get(_name(node))
+        follow = _FOLLOW.get(name)
         if follow is None:
-            raise NotProved(f"`{_name(node)}`{_module(node)} is no op that the proof knows")
+            raise NotProved(f"`{name}`{_module(node)} is no op that the proof knows")
         try:
             found = follow(self, node)
         except NotProved as error:
-            raise NotProved(f"`{_name(node)}`{_module(node)} {error}") from None
+            raise NotProved(f"`{name}`{_module(node)} {error}") from None
         if found is not None:
             self.rows[node] = found
+
+    def counts(self, size: Any) -> bool:
+        """Whether a number depends on how many rows there are."""
+        return any(torch_api.depends_on(size, symbol) for symbol in self.symbols)
+
+    def _made_by_size(self, node: fx.Node) -> None:
+        """A constant as long as there are rows: its first part is the same for every number."""
+        name, where = _name(node), _module(node)
+        from_zero = {
+            "aten.arange": len(node.args) == 1 or (node.args[0] == 0 and len(node.args) == 2),
+            "aten.slice": node.args[2:3] == (0,) and len(node.args) == 4,
+        }
+        if not from_zero.get(name, True):
+            raise NotProved(f"`{name}`{where} counts from the number of rows")
+        dims = [dim for dim, n in enumerate(node.meta["val"].shape) if self.counts(n)]
+        if len(dims) != 1:
+            raise NotProved(f"`{name}`{where} has the rows in several dims")
+        self.rows[node] = Rows(dims[0], zero=name in _ZEROS)
 
     def of(self, node: Any) -> Rows | None:
         return self.rows.get(node) if isinstance(node, fx.Node) else None
@@ -238,7 +286,8 @@ def _expand(proof: _Proof, node: fx.Node) -> Rows | None:
 
 def _unsqueeze(proof: _Proof, node: fx.Node) -> Rows | None:
     source, dim = node.args[0], node.args[1]
-    assert isinstance(source, fx.Node) and isinstance(dim, int)
+    assert isinstance(source, fx.Node)
+    assert isinstance(dim, int)
     rows = proof.rows[source]
     dim = _dim(dim, len(_shape(node)))
     return replace(rows, dim=rows.dim + (dim <= rows.dim))
@@ -256,6 +305,8 @@ def _other_dim(proof: _Proof, node: fx.Node) -> Rows | None:
     if len(found) > 1:
         raise NotProved("joins rows that lie in different dims")
     rows = found.pop()
+    if dim == rows.dim and _name(node) == "aten.slice" and _is_whole(proof, node):
+        return proof.rows[sources[0]]
     if dim == rows.dim:
         raise NotProved("works along the rows")
     others = [n for n in node.all_input_nodes if n not in sources and proof.need_user(n)]
@@ -264,6 +315,14 @@ def _other_dim(proof: _Proof, node: fx.Node) -> Rows | None:
     zero = _name(node) in _SLICES and all(proof.rows[s].zero for s in sources)
     removed = _name(node) == "aten.select" and dim < rows.dim
     return replace(rows, dim=rows.dim - removed, zero=zero)
+
+
+def _is_whole(proof: _Proof, node: fx.Node) -> bool:
+    """`x[:]`: a slice that takes every row."""
+    source, start, end = node.args[0], *(node.args[2:4] or (0, None))
+    assert isinstance(source, fx.Node)
+    whole = end is None or (isinstance(end, int) and end >= _shape(source)[proof.rows[source].dim])
+    return start in (None, 0) and whole and len(node.args) <= 4
 
 
 def _getitem(proof: _Proof, node: fx.Node) -> Rows | None:
@@ -277,7 +336,8 @@ def _getitem(proof: _Proof, node: fx.Node) -> Rows | None:
 
 def _layer_norm(proof: _Proof, node: fx.Node) -> Rows | None:
     source, sizes = node.args[0], node.args[1]
-    assert isinstance(source, fx.Node) and isinstance(sizes, (list, tuple))
+    assert isinstance(source, fx.Node)
+    assert isinstance(sizes, (list, tuple))
     rows = proof.rows[source]
     if rows.dim >= len(_shape(source)) - len(sizes):
         raise NotProved("normalises across the rows")
@@ -288,6 +348,8 @@ def _embedding(proof: _Proof, node: fx.Node) -> Rows | None:
     rows = proof.of(node.args[1])
     if rows is None or proof.of(node.args[0]) is not None:
         raise NotProved("looks up rows")
+    if any(node.args[3:4]):
+        raise NotProved("scales its gradient by how often an index occurs")
     return replace(rows, zero=False)
 
 
@@ -315,23 +377,23 @@ def _matmul(proof: _Proof, node: fx.Node) -> Rows | None:
     """`mm`, `bmm`, and with something added first `addmm`, `baddbmm`."""
     adds = _name(node) in ("aten.addmm", "aten.baddbmm")
     left, right = node.args[1:3] if adds else node.args[0:2]
-    assert isinstance(left, fx.Node) and isinstance(right, fx.Node)
+    assert isinstance(left, fx.Node)
+    assert isinstance(right, fx.Node)
     rank = len(_shape(left))
     of_left, of_right = proof.of(left), proof.of(right)
     in_left = of_left is not None and of_left.dim == rank - 1
     in_right = of_right is not None and of_right.dim == rank - 2
     found: Rows | None = None
     if in_left or in_right:
-        whole = in_left and in_right and of_left is not None and of_right is not None
-        if not whole or not (of_left.zero or of_right.zero):
+        both = (of_left, of_right) if in_left and in_right else ()
+        if len({rows and (rows.outer, rows.inner) for rows in both}) != 1 or not any(
+            rows is not None and rows.zero for rows in both
+        ):
             raise NotProved("multiplies along the rows")
     else:
         found = of_left or of_right
-        if (
-            (of_left
-            and of_right
-            and (of_left.dim, of_right.dim) != (0, 0))
-            or (of_left and of_right and rank == 2)
+        if (of_left and of_right and (of_left.dim, of_right.dim) != (0, 0)) or (
+            of_left and of_right and rank == 2
         ):
             raise NotProved("multiplies rows with rows")
         if of_left and of_right:
@@ -357,7 +419,7 @@ def _pool(proof: _Proof, node: fx.Node) -> Rows | None:
     source = node.args[0]
     assert isinstance(source, fx.Node)
     rows = proof.rows[source]
-    if rows.dim > 1:
+    if rows.dim >= len(_shape(source)) - 2:
         raise NotProved("pools over the rows")
     return replace(rows, zero=False)
 
@@ -392,32 +454,51 @@ def _loss(proof: _Proof, node: fx.Node) -> Rows | None:
     if reduction == 0:
         raise NotProved("keeps a loss for each row")
     known = isinstance(labels, fx.Node) and labels in proof.labels
-    if proof.ignore is None or ignored != proof.ignore or not known or proof.of(scores) is None:
+    apart = [(r.outer, r.inner) for n in (scores, labels) if (r := proof.of(n)) and r.dim == 0]
+    known = known and len(apart) == 2 and apart[0] == apart[1]
+    if proof.ignore is None or ignored != proof.ignore or not known:
         raise NotProved("reduces over the rows; `ignore = N` names a class that losses leave out")
     return None
 
 
-_POINTWISE = ["abs", "add", "addcmul", "addcdiv", "bitwise_and", "bitwise_not", "bitwise_or", "clamp", "clamp_min", "cos", "div", "elu", "eq", "erf", "exp", "exp2", "expm1", "fill", "floor", "ge", "gelu", "gt", "hardsigmoid", "hardswish", "hardtanh", "isnan", "le", "leaky_relu", "log", "log1p", "log2", "logical_and", "logical_not", "logical_or", "lt", "masked_fill", "maximum", "minimum", "mish", "mul", "ne", "neg", "pow", "reciprocal", "relu", "remainder", "round", "rsqrt", "rsub", "scalar_tensor", "sigmoid", "sign", "silu", "sin", "softplus", "sqrt", "square", "sub", "tanh", "threshold", "to", "_to_copy", "where", "clone", "detach", "alias", "lift_fresh_copy", "_conj", "zeros_like", "ones_like", "full_like", "empty_like", "contiguous"]
+_POINTWISE = [
+    "abs", "add", "addcmul", "addcdiv", "bitwise_and", "bitwise_not", "bitwise_or", "clamp",
+    "clamp_min", "cos", "div", "elu", "eq", "erf", "exp", "exp2", "expm1", "floor", "ge",
+    "gelu", "gt", "hardsigmoid", "hardswish", "hardtanh", "isnan", "le", "leaky_relu", "log",
+    "log1p", "log2", "logical_and", "logical_not", "logical_or", "lt", "masked_fill", "maximum",
+    "minimum", "mish", "mul", "ne", "neg", "pow", "reciprocal", "relu", "remainder", "round",
+    "rsqrt", "rsub", "scalar_tensor", "sigmoid", "sign", "silu", "sin", "softplus", "sqrt",
+    "square", "sub", "tanh", "threshold", "_to_copy", "where", "clone", "detach", "alias",
+    "lift_fresh_copy", "_conj", "zeros_like", "ones_like", "full_like", "empty_like",
+]  # fmt: skip
 _VIEW = ["view", "_unsafe_view", "reshape", "flatten", "unflatten", "squeeze", "_reshape_alias"]
 _VIEWS = {f"aten.{name}" for name in (*_VIEW, "unsqueeze", "clone", "_to_copy", "to", "detach")}
 _PRODUCTS = {"aten.mul"}
 _QUOTIENTS = {"aten.div"}
 _SUMS = {"aten.add", "aten.sub"}
 _ZERO_KEPT = {
-    f"aten.{name}"
-    for name in ["relu", "neg", "abs", "tanh", "sin", "silu", "gelu", "square", "sqrt", "clone", "detach", "alias", "to", "_to_copy"]
+    *(f"aten.{name}" for name in ("relu", "neg", "abs", "tanh", "sin", "silu", "gelu", "square")),
+    *(f"aten.{name}" for name in ("sqrt", "clone", "detach", "alias", "_to_copy")),
 }
 _SLICES = {"aten.slice", "aten.select", "aten.split", "aten.split_with_sizes", "aten.chunk"}
 _DIM_SECOND = {"aten.split", "aten.split_with_sizes", "aten.chunk"}
 _RANDOM = {
-    f"aten.{name}"
-    for name in ["native_dropout", "dropout", "bernoulli", "rand", "rand_like", "randn", "randn_like", "randint"]
+    *(f"aten.{name}" for name in ("native_dropout", "bernoulli", "rand", "rand_like", "randn")),
+    *(f"aten.{name}" for name in ("randn_like", "randint", "randperm", "normal", "uniform")),
+}
+_ZEROS = {"aten.zeros", "aten.new_zeros"}
+# What may take the number of rows: as a shape, or as the end of something that starts at 0.
+_SIZED = {
+    *_VIEWS,
+    *_ZEROS,
+    *(f"aten.{name}" for name in _VIEW),
+    *(f"aten.{name}" for name in ("expand", "arange", "ones", "new_ones", "full", "slice")),
 }
 _FOLLOW: dict[str, Callable[[_Proof, fx.Node], Rows | None]] = {
     **{f"aten.{name}": _pointwise for name in _POINTWISE},
     **{f"aten.{name}": _view for name in _VIEW},
     **{f"aten.{name}": _permute for name in ("permute", "transpose", "t")},
-    **{f"aten.{name}": _reduce for name in ("sum", "mean", "amax", "amin", "var", "any", "all")},
+    **{f"aten.{name}": _reduce for name in ("sum", "mean", "amax", "amin")},
     **{f"aten.{name}": _matmul for name in ("mm", "bmm", "addmm", "baddbmm")},
     **{f"aten.{name}": _pool for name in ("max_pool2d_with_indices", "avg_pool2d",
                                           "_adaptive_avg_pool2d", "upsample_nearest2d")},

@@ -44,7 +44,8 @@ BATCHES = 'guard "batch" { on = input[0].shape[0]  allow = [%s] }'
 
 @pytest.fixture(scope="module")
 def stock(tmp_path_factory: pytest.TempPathFactory) -> Job:
-    cases = ["batches", "lengths", "b022", "b030", "b032", "modes", "b024", "b026", "b028", "classes"]
+    cases = ["batches", "lengths", "b022", "b030", "b032", "modes"]
+    cases += ["b024", "b026", "b028", "classes"]
     return plain(SCRIPT, *cases, folder=tmp_path_factory.mktemp("plain"), nproc=1)
 
 
@@ -125,7 +126,7 @@ def test_b022_a_counter_is_two_compiles_and_named(stock: Job, tmp_path: Path) ->
     assert compiles(job) == 2
     (miss,) = misses(job)
     assert (miss.path, miss.old, miss.new) == ("module.counter", "0", "1")
-    assert "self.counter" in report(job)["guard_misses"][0]["why"] or "counter" in miss.why
+    assert miss.why == "fn.__self__.counter == 0"
     assert result(job, "b022")["counter"] == 20
     same(stock, job, "b022")
 
@@ -182,7 +183,9 @@ def test_b030_a_float_argument_is_two_compiles_or_one(stock: Job, tmp_path: Path
 
 def test_b032_a_loss_threshold_is_right_at_every_value(stock: Job, tmp_path: Path) -> None:
     job = planned(SCRIPT, "b032", folder=tmp_path, plan=plan(), nproc=1)
-    assert compiles(job) <= 2
+    # Its kernel takes the threshold as a number of the code, so every value has code of its own.
+    assert [m.path for m in misses(job)] == ['input["delta"]'] * 5
+    assert not job.of(events.CaptureMissed)
     same(stock, job, "b032")
 
 
