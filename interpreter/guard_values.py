@@ -111,13 +111,21 @@ def _all_tensors(path: GuardPath) -> Read:
     what, dim = _of_tensor(path), path.dim
 
     def read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        found: list[Any] = []
-        for _, tensor in tensors(args, kwargs):
-            if dim is None or -tensor.dim() <= dim < tensor.dim():
-                found.append(what(tensor))
+        given = [*args, *kwargs.values()] if kwargs else args
+        # Asked in every call: names are made only where arguments are lists and dicts.
+        for value in given:
+            if isinstance(value, (list, tuple, dict)):
+                given = [tensor for _, tensor in tensors(args, kwargs)]
+                break
+        found = [
+            what(value)
+            for value in given
+            if isinstance(value, torch.Tensor)
+            and (dim is None or -value.dim() <= dim < value.dim())
+        ]
         if not found:
             raise NotThere(f"`{path}`: no tensor of this call has that")
-        return found[0] if len(set(found)) == 1 else tuple(found)
+        return found[0] if found.count(found[0]) == len(found) else tuple(found)
 
     return read
 

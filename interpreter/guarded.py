@@ -64,7 +64,7 @@ class Watch:
 
     def key(self, value: Any) -> Any:
         """Equal for values of one variant."""
-        if self.varies(value):
+        if self._range is not None and self.varies(value):
             return IN_RANGE
         return (type(value), value) if self._switches else value
 

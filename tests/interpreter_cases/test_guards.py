@@ -184,7 +184,7 @@ def test_b030_a_float_argument_is_two_compiles_or_one(stock: Job, tmp_path: Path
 def test_b032_a_loss_threshold_is_right_at_every_value(stock: Job, tmp_path: Path) -> None:
     job = planned(SCRIPT, "b032", folder=tmp_path, plan=plan(), nproc=1)
     # Its kernel takes the threshold as a number of the code, so every value has code of its own.
-    assert [m.path for m in misses(job)] == ['input["delta"]'] * 5
+    assert [m.path for m in misses(job)] == ["input[2]"] * 5
     assert not job.of(events.CaptureMissed)
     same(stock, job, "b032")
 
