@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from sgplan.grammar.plan import Plan
 from sgplan.planner.facts import Facts, GraphFact, RootFact
 from sgplan.planner.graphs import backward_chain, calls_of
+from sgplan.planner.guard_lines import guard_rows
 from sgplan.planner.kernels_listing import rule_lines
 from sgplan.planner.listing_text import body_lines, header
 from sgplan.planner.pipeline import active_numerics
@@ -108,6 +109,11 @@ def _rules(view: _View) -> list[str]:
 
 def _recomputes(view: _View) -> list[str]:
     return recompute_lines(view.plan, view.facts)
+
+
+def _guards(view: _View) -> list[str]:
+    rows = list(guard_rows(view.plan))
+    return ["guards, and the variants that they declare", *columns(rows)] if rows else []
 
 
 def _programs(view: _View) -> list[str]:
@@ -218,6 +224,7 @@ _SECTIONS: tuple[Callable[[_View], list[str]], ...] = (
     _matches,
     _rules,
     _recomputes,
+    _guards,
     _programs,
     _costs,
     _misses,
