@@ -53,7 +53,7 @@ class Compiling:
         # What the script compiles, before it is a root.
         self._compiled: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._prepared = False
-        self._limit = 0  # of recompiles of one instance; 0 when nothing was compiled yet
+        self._limit = 0  # of recompiles of one instance, known when something is compiled
         self._alike = 1  # instances of the class that is compiled most often
 
     # --- patches ---------------------------------------------------------------------------------
@@ -94,6 +94,10 @@ class Compiling:
         if self._rank.guards.any:
             torch_api.tell_equal_sizes_apart()
         capture = self._rank.plan.capture_of(None)
+        config: Any = torch._dynamo.config
+        if "recompiles" in capture.written:
+            config.recompile_limit = capture.recompiles
+        self._limit = config.recompile_limit
         if capture.engine == "eager":
             torch.compiler.set_stance("force_eager")
 
@@ -183,10 +187,6 @@ class Compiling:
         """Instances of one class share a code object, and with it Dynamo's limit: it counts for
         each of them."""
         config: Any = torch._dynamo.config
-        capture = self._rank.plan.capture_of(None)
-        if not self._limit:
-            written = "recompiles" in capture.written
-            self._limit = capture.recompiles if written else config.recompile_limit
         alike = sum(type(other) is type(module) for other in self._compiled)
         self._alike = max(self._alike, alike)
         config.recompile_limit = self._limit * self._alike

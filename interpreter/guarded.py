@@ -251,7 +251,7 @@ class Guarded:
     def _spent(self, watch: Watch) -> str:
         if watch.compiles >= watch.guard.budget:
             return f"the budget of `{watch.guard.address}`, {watch.guard.budget}, is spent"
-        return self._guards.spent(watch.guard)
+        return self._guards.spent()
 
     def _overdrawn(
         self,

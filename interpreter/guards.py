@@ -232,8 +232,8 @@ class Guards:
             )
         )
 
-    def spent(self, guard: Guard) -> str:
-        """Which budget a further compile for this guard would overdraw; empty when none."""
+    def spent(self) -> str:
+        """That the run may not compile for a further value; empty when it may."""
         if self.recompiles >= (most := self._rank.capture_of(None).recompiles):
             return f"the {most} recompiles of the run (`capture.recompiles`) are spent"
         return ""

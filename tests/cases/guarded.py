@@ -237,6 +237,25 @@ def classes() -> None:
     report("classes", losses=losses, weights=weights(model))
 
 
+class Numbered(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * float(len([0] * x.shape[0]))
+
+
+def numbered() -> None:
+    """The number of rows is a number of the code."""
+    report("numbered", losses=fit(DDP(Numbered()), [(8, 16), (5, 16)]))
+
+
+def types() -> None:
+    """The second batch has another type, and so has the model by then."""
+    model = Net()
+    losses = fit(model, [(8, 16)])
+    model.double()
+    losses.append(model(numbers(1, 8, 16).double()).mean().item())
+    report("types", losses=losses)
+
+
 def main() -> None:
     dist.init_process_group("gloo")
     for case in sys.argv[1:]:

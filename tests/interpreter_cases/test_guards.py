@@ -118,6 +118,43 @@ def test_ranks_that_see_different_shapes_stay_in_step(tmp_path: Path) -> None:
     assert one["weights"] == other["weights"]
 
 
+AS_WRITTEN = "capture { engine = as_written }"
+
+
+@pytest.mark.parametrize(
+    ("case", "text", "says"),
+    [
+        (
+            "numbered",
+            plan('guard "n" { on = input[0].shape[0]  allow = 2..8 }'),
+            "SG0726]: the graph holds for `input[0].shape[0]` = 8 only",
+        ),
+        (
+            "types",
+            plan('guard "t" { on = input[*].dtype  otherwise = error }'),
+            "SG0721]: `input[*].dtype` is float64, which `guard.t` does not allow",
+        ),
+        (
+            "mixing",
+            plan('guard "n" { on = input[0].shape[0] }', capture=AS_WRITTEN),
+            "SG0725]: no captured call came past `guard.n`",
+        ),
+        (
+            "mixing",
+            plan('guard "n" { on = input["ids"].shape[0] }'),
+            'SG0724]: `input["ids"].shape[0]` names no argument of `forward`',
+        ),
+    ],
+)
+def test_what_a_guard_cannot_hold_refuses_the_run(
+    case: str, text: str, says: str, tmp_path: Path
+) -> None:
+    job = run_job(CASES / SCRIPT, case, folder=tmp_path, nproc=1, plan=text, timeout=280)
+    assert job.returncode == 1
+    assert not job.orphans
+    assert says in job.stderr
+
+
 INDUCTOR = "capture { engine = inductor }"
 
 
