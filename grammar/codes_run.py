@@ -68,9 +68,10 @@ RUN_CODES: tuple[Code, ...] = (
     ),
     Code(
         "SG0509",
-        "optimizer that cannot be fused",
-        "`optimizer = fused` was asked for, and this optimizer has no fused form for its "
-        "parameters or its arguments. It steps as written. A note, not an error.",
+        "optimizer that cannot be fused or compiled",
+        "`optimizer = fused` or `compiled` was asked for, and this optimizer has no such form for "
+        "its parameters, its arguments or the way it is called. It steps as written. A note, not "
+        "an error.",
         found="run",
     ),
     Code(
