@@ -205,9 +205,10 @@ def _restore(state: dict[str, Any], saved: dict[str, Any]) -> None:
     """Saved tensors in the format in which they were saved."""
     for name, value in saved.items():
         held = state.get(name)
-        if isinstance(value, torch.Tensor) and isinstance(held, torch.Tensor):
-            if held.dtype != value.dtype:
-                state[name] = value.to(held.device, copy=True)
+        if not isinstance(value, torch.Tensor) or not isinstance(held, torch.Tensor):
+            continue
+        if held.dtype != value.dtype:
+            state[name] = value.to(held.device, copy=True)
 
 
 def _parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:
