@@ -27,7 +27,7 @@ from sgplan.planner.capture.rewrite import Rewritten
 from sgplan.planner.kernels.written import written
 from sgplan.planner.precision import Settings
 
-CASTS_VERSION = 1
+CASTS_VERSION = 2
 _LOW = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _CONVERSIONS = frozenset({"to", "type", "type_as", "float", "double", "half", "bfloat16"})
 _WITH_STATISTICS = frozenset({"batch_norm", "instance_norm"})
@@ -87,6 +87,10 @@ class CastPrecision:
         return {name: self._policy(ops) for name, ops in self._ops(gm).items()}
 
     def _policy(self, ops: Sequence[_Op]) -> Policy:
+        # Looking rows up computes nothing; its readers cast them. Gradients of one row, which may
+        # be many, are so summed in the format of the table.
+        if all("embedding" in op.families for op in ops):
+            return "as_written"
         for setting in self.settings:
             if not any(setting.takes(op, op.module) for op in ops):
                 continue
@@ -137,7 +141,6 @@ class _Walk:
         self._plain: dict[fx.Node, Any] = {}  # by nodes of the script's graph
         self._new: dict[fx.Node, fx.Node] = {}
         self._value: dict[fx.Node, Any] = {}  # by nodes of the new graph
-        self._casts: dict[tuple[fx.Node, torch.dtype], fx.Node] = {}
 
     def run(self) -> fx.GraphModule:
         for node in self._gm.graph.nodes:
@@ -195,8 +198,6 @@ class _Walk:
             args = self._arguments(node, lambda n: None if n in changed else self._as_script(n))
             value = self._rerun(node, args, plain)
         self._keep(node, plain, value, args)
-        if changed:  # what was cast before may have another value now
-            self._casts.clear()
 
     def _wanted(
         self,
@@ -244,13 +245,13 @@ class _Walk:
         value = self._value[new]
         if dtype is None or not isinstance(value, torch.Tensor) or value.dtype == dtype:
             return new
-        if (new, dtype) not in self._casts:
-            cast = self._graph.call_method("to", (new, dtype))
-            dropped = ("example_value", "from_node", "val", "source_fn_stack")
-            cast.meta.update({k: v for k, v in reader.meta.items() if k not in dropped})
-            self._value[cast] = cast.meta["example_value"] = value.to(dtype)
-            self._casts[new, dtype] = cast
-        return self._casts[new, dtype]
+        # One for each use: equal ones are merged after differentiation, so that gradients of
+        # several uses are summed in the format of the parameter.
+        cast = self._graph.call_method("to", (new, dtype))
+        dropped = ("example_value", "from_node", "val", "source_fn_stack")
+        cast.meta.update({k: v for k, v in reader.meta.items() if k not in dropped})
+        self._value[cast] = cast.meta["example_value"] = value.to(dtype)
+        return cast
 
     def _rerun(self, node: fx.Node, args: Any, plain: Any) -> Any:
         """The call on the stage's values; what has the same arguments is not run twice."""

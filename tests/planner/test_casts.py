@@ -107,6 +107,29 @@ def test_kept_ops_are_fp32_and_the_rest_is_not_with_tied_weights_and_dropout() -
     assert not under.notes
 
 
+class Shared(nn.Module):
+    """One table is looked up and, twice, a weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tok = nn.Embedding(11, 16)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.tok(ids)
+        first = F.linear(x, self.tok.weight)
+        return first.sum() + F.linear(x * 2, self.tok.weight).sum()
+
+
+def test_gradients_of_several_uses_are_summed_in_the_format_of_the_parameter() -> None:
+    under = Under(Shared(), BF16)
+    under.call(torch.randint(0, 11, (4, 6))).backward()
+    assert under.ops("embedding_dense_backward")[0].reads[0] == "f32"
+    backward = under.graphs[-1].ops
+    sums = [op for op in backward if op.op.startswith("aten.add") and not op.module]
+    assert sums
+    assert all(op.writes == ("f32",) for op in sums)
+
+
 def test_batch_norm_statistics_stay_fp32_and_right() -> None:
     def made() -> nn.Module:
         torch.manual_seed(0)
