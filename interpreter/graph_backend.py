@@ -39,7 +39,7 @@ from sgplan.planner.facts import GraphFact
 from sgplan.planner.kernels.check import objection
 from sgplan.planner.kernels.source import Kernel, KernelFault, located
 from sgplan.planner.kernels.substitute import Substitution
-from sgplan.planner.precision import Settings, Stages, stages_of
+from sgplan.planner.precision import Settings, Stages, clashing, stages_of
 from sgplan.planner.rules import Rule, no_kernel, rejected
 
 Record = Callable[..., GraphFact]
@@ -123,7 +123,14 @@ class GraphBackend:
         """What the plan changes in the graphs of a root, in order."""
         passes: list[GraphPass] = []
         if stage:
-            passes.append(CastPrecision(stage, _modules(root), self._note_precision))
+            passes.append(
+                CastPrecision(
+                    stage,
+                    _modules(root),
+                    self._note_precision,
+                    lambda clash: self._rank.report([clashing(self._rank.plan, clash)]),
+                )
+            )
         rules = self._rules(root)
         if kernels := self._kernels(rules):
             passes.append(

@@ -25,7 +25,7 @@ from sgplan.planner.capture.provenance import module_of
 from sgplan.planner.capture.record import op_families
 from sgplan.planner.capture.rewrite import Rewritten
 from sgplan.planner.kernels.written import written
-from sgplan.planner.precision import Settings
+from sgplan.planner.precision import Clash, Settings, clash_in
 
 CASTS_VERSION = 2
 _LOW = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -53,12 +53,14 @@ class CastPrecision:
         settings: of the stage, higher priority first.
         modules: module paths of the unwrapped model.
         noted: is told, in a sentence, what was left as the script wrote it.
+        clashed: is told of an op that two settings claim; nothing is cast then.
     """
 
     name: ClassVar[str] = "cast_precision"
     settings: Settings
     modules: tuple[str, ...]
     noted: Callable[[str], None] = field(default=lambda text: None, compare=False)
+    clashed: Callable[[Clash], None] = field(default=lambda clash: None, compare=False)
 
     @property
     def key(self) -> str:
@@ -78,13 +80,15 @@ class CastPrecision:
         fake = next((value for value in examples if torch_api.is_fake(value)), None)
         if fake is None:
             return gm
-        walk = _Walk(gm, self._policies(gm), self.noted)
+        calls = self._ops(gm)
+        claimed = [(op, op.module) for ops in calls.values() for op in ops]
+        if (clash := clash_in(self.settings, claimed)) is not None:
+            self.clashed(clash)
+            return gm
+        policies = {name: self._policy(ops) for name, ops in calls.items()}
+        walk = _Walk(gm, policies, self.noted)
         with torch.no_grad(), torch_api.fake_mode_of(fake):
             return walk.run()
-
-    def _policies(self, gm: fx.GraphModule) -> dict[str, Policy]:
-        """For each call by name; one that makes no op, or only looks at memory, has none."""
-        return {name: self._policy(ops) for name, ops in self._ops(gm).items()}
 
     def _policy(self, ops: Sequence[_Op]) -> Policy:
         # Looking rows up computes nothing; its readers cast them. Gradients of one row, which may
@@ -100,6 +104,7 @@ class CastPrecision:
         return "as_written"
 
     def _ops(self, gm: fx.GraphModule) -> dict[str, list[_Op]]:
+        """For each call by name; one that makes no op, or only looks at memory, has none."""
         graph = written(gm)
         groups = group_ops(graph.graph, self.modules)
         found: dict[str, list[_Op]] = defaultdict(list)
