@@ -77,14 +77,14 @@ class GraphBackend:
         ruling, settled = self._ruling(root), self._settled(root, patches)
         stages = stages_of(self._rank.plan, None if root is None else root.name)
         variants: dict[Settings, Callable[..., Any]] = {}
-        for stage in stages.distinct():
+        for place, stage in enumerate(stages.distinct()):
             passes = self._passes(root, stage)
             if self._rank.mode == "plan":
                 compiler: Any = InductorRecorder(record, reductions, ruling, passes)
             else:
                 gate.asked = gate.asked or in_graph
                 compiler = GraphCompiler(record, reductions, ruling, passes, context)
-            variants[stage] = self._run(compiler, root, gm, inputs, settled, name)
+            variants[stage] = self._run(compiler, root, gm, inputs, settled, name, place)
         return self._by_stage(stages, variants)
 
     def _by_stage(
@@ -180,6 +180,7 @@ class GraphBackend:
         inputs: Sequence[Any],
         patches: dict[str, Any],
         name: str | None,
+        stage: int = 0,
     ) -> Any:
         rank = self._rank
         region, why = self._region(root)
@@ -191,16 +192,16 @@ class GraphBackend:
             rank.capturing = False
         rank.emit(events.CompileFinished, region, outcome.seconds, outcome.cache, why)
         if root is not None:
-            self._keep(root, region, outcome)
+            self._keep(root, region, outcome, stage)
         return outcome.call
 
-    def _keep(self, root: Root, region: str, outcome: Compiled) -> None:
+    def _keep(self, root: Root, region: str, outcome: Compiled, stage: int) -> None:
         root.captures += 1
         root.written += outcome.written
         for recorded in outcome.graphs:
             # A cached record does not know where the script has the region today.
-            fact = replace(recorded, region=region)
-            if any(fact.digest == known.digest for known in root.graphs):
+            fact = replace(recorded, region=region, stage=stage)
+            if any((fact.digest, stage) == (known.digest, known.stage) for known in root.graphs):
                 continue
             root.graphs.append(fact)
             self._rank.emit(

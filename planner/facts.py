@@ -57,6 +57,7 @@ class OpFact:
         flops: floating-point operations, multiply and add counted as two; 0 when not counted.
         bytes: bytes read plus bytes written, as if nothing were fused.
         reads, writes: short dtypes of the tensors it is given and makes, each once, in order.
+        origin: the op that the script's call dispatched, where it was decomposed to this one.
     """
 
     op: str
@@ -66,6 +67,7 @@ class OpFact:
     bytes: int
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +173,7 @@ class GraphFact:
         kernels: of the compiled graph, in the order in which they run; empty in an eager one.
         sites: of fusion rules, in graph order.
         near: places where a rule's pattern begins and does not go on, in words, by rule.
+        stage: which of the distinct precision stages of its root it is compiled for.
     """
 
     direction: Literal["forward", "backward"]
@@ -188,6 +191,7 @@ class GraphFact:
     kernels: tuple[KernelFact, ...] = ()
     sites: tuple[SiteFact, ...] = ()
     near: tuple[tuple[str, str], ...] = ()
+    stage: int = 0
 
     @property
     def flops(self) -> int:

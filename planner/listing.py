@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sgplan.grammar.plan import Plan
+from sgplan.planner.audit import audit_lines
 from sgplan.planner.facts import Facts, GraphFact, RootFact
 from sgplan.planner.graphs import backward_chain, calls_of
 from sgplan.planner.kernels_listing import rule_lines
@@ -103,6 +104,10 @@ def _example(found: Match) -> str:
 def _rules(view: _View) -> list[str]:
     lines = rule_lines(view.plan, view.facts)
     return [*lines, "  `--kernels` lists the kernels"] if lines else []
+
+
+def _precision(view: _View) -> list[str]:
+    return audit_lines(view.plan, view.facts)
 
 
 def _programs(view: _View) -> list[str]:
@@ -212,6 +217,7 @@ _SECTIONS: tuple[Callable[[_View], list[str]], ...] = (
     _roots,
     _matches,
     _rules,
+    _precision,
     _programs,
     _costs,
     _misses,

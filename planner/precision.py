@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from sgplan.grammar.diagnostics import Diagnostic, Label
+from sgplan.grammar.literals import Interval
 from sgplan.grammar.plan import Plan, Precision, Selector
 from sgplan.planner.globs import covers
 from sgplan.planner.select import Op, selects
@@ -79,12 +80,30 @@ class Stages:
 
     def distinct(self) -> tuple[Settings, ...]:
         """Every stage once, in the order of its first step."""
+        return tuple(dict.fromkeys(self.at(step) for step in self._begins()))
+
+    def steps_of(self, settings: Settings) -> tuple[Interval, ...]:
+        """Where a stage holds, ascending."""
+        begins = self._begins()
+        found: list[Interval] = []
+        for low, after in zip(begins, (*begins[1:], None), strict=True):
+            if self.at(low) != settings:
+                continue
+            high = None if after is None else after - 1
+            if found and found[-1].high == low - 1:
+                found[-1] = Interval(found[-1].low, high)
+            else:
+                found.append(Interval(low, high))
+        return tuple(found)
+
+    def _begins(self) -> list[int]:
+        """The first step of each run of steps with the same blocks."""
         begins = {0}
         for block in self.blocks:
             begins.add(block.steps.low or 0)
             if block.steps.high is not None:
                 begins.add(block.steps.high + 1)
-        return tuple(dict.fromkeys(self.at(step) for step in sorted(begins)))
+        return sorted(begins)
 
 
 def stages_of(plan: Plan, root: str | None) -> Stages:
@@ -98,6 +117,17 @@ def needing_graph(plan: Plan, root: str | None) -> str:
     """The address of a block that needs a graph; empty when none does."""
     blocks: Sequence[Precision] = stages_of(plan, root).blocks
     return next((block.address for block in blocks if block.compute != "as_written"), "")
+
+
+def changes(plan: Plan, root: str) -> list[str]:
+    """What the blocks of a root do to its numbers, one sentence for each that does anything."""
+    found: list[str] = []
+    for block in stages_of(plan, root).blocks:
+        if block.compute != "as_written":
+            found.append(f"`{block.address}` computes in {block.compute}")
+        if block.params != "as_written":
+            found.append(f"`{block.address}` stores parameters in {block.params}")
+    return found
 
 
 def _holds(block: Precision, step: int) -> bool:
