@@ -34,7 +34,8 @@ class AuditRow:
     Attributes:
         steps: the stage, as ranges.
         modules: a path, or a glob with `*` for numbers; empty for the root itself.
-        compute: float formats that the ops read, apart from casts.
+        compute: float formats that the ops read; `bf16 (f32 inside)` of an op in bf16 that the
+            compiler made of others in float32.
         accumulate: in which sums are kept; empty where nothing is summed.
         reduce: of gradients between ranks; empty where the module has no parameters.
         storage: of the module's parameters, with their masters.
@@ -98,24 +99,25 @@ def _rows(
     found: dict[tuple[str, str], list[OpFact]] = {}
     for graph in graphs:
         for op in graph.ops:
-            if (family := _family(op)) and base_name(op.op) not in _CASTS:
+            if family := _family(op):
                 found.setdefault((family, op.module), []).append(op)
     rows: list[AuditRow] = []
     for (family, module), ops in found.items():
-        read = {dtype for op in ops for dtype in op.reads}
-        formats = [dtype for dtype in _FLOATS if dtype in read]
+        formats = _read([op for op in ops if base_name(op.op) not in _CASTS])
         if not formats:
             continue
+        # What a 16-bit op is decomposed to may compute in float32 between two casts of its own.
+        edges = [dtype for dtype in _read(ops) if dtype not in formats]
         row = AuditRow(
             root.name,
             steps,
             family,
             module,
-            "+".join(formats),
+            "+".join(edges) + f" ({'+'.join(formats)} inside)" if edges else "+".join(formats),
             _accumulated(family, formats),
             _reduced(plan, root, module),
             _stored(plan, root, module),
-            _clause(plan, settings, ops, formats),
+            _clause(plan, settings, ops, [*formats, *edges]),
         )
         rows.append(row)
         if family == "attention":
@@ -138,6 +140,11 @@ def _family(op: OpFact) -> str:
         return ""
     families = families_of(name)
     return next((family for family in _ORDER if family in families), "other")
+
+
+def _read(ops: Iterable[OpFact]) -> list[str]:
+    read = {dtype for op in ops for dtype in op.reads}
+    return [dtype for dtype in _FLOATS if dtype in read]
 
 
 def _accumulated(family: str, formats: Sequence[str]) -> str:

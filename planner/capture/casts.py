@@ -85,7 +85,7 @@ class CastPrecision:
         if (clash := clash_in(self.settings, claimed)) is not None:
             self.clashed(clash)
             return gm
-        policies = {name: self._policy(ops) for name, ops in calls.items()}
+        policies: dict[str, Policy] = {name: self._policy(ops) for name, ops in calls.items()}
         walk = _Walk(gm, policies, self.noted)
         with torch.no_grad(), torch_api.fake_mode_of(fake):
             return walk.run()

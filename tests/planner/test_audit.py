@@ -40,7 +40,6 @@ LOWERED = (
     op("aten.addmm.default", "blocks.0.fc", "bf16"),
     op("aten.addmm.default", "blocks.1.fc", "bf16"),
     op("aten.native_layer_norm.default", "ln", "f32", "aten.var_mean.correction"),
-    op("aten.native_layer_norm.default", "ln", "bf16", "prims.convert_element_type.default"),
     op("aten.embedding.default", "tok", "f32 int64"),
     op("aten.view.default", "", "bf16"),
 )
@@ -67,6 +66,18 @@ def test_a_graph_that_does_not_follow_the_plan_is_not_said_to() -> None:
     row = found["0..", "matmul", "blocks.0.fc"]
     assert row.compute == "f32"
     assert row.clause == "precision.main.compute, line 3: its call stays in f32"
+
+
+def test_what_an_op_is_decomposed_to_may_compute_in_float32_inside() -> None:
+    name = "aten.gelu.default"
+    inside = (
+        op(name, "act", "bf16", "prims.convert_element_type.default"),
+        op(name, "act", "f32", "aten.erf.default"),
+        op(name, "act", "f32", "prims.convert_element_type.default"),
+    )
+    row = rows(MAIN, graph(*inside))["0..", "pointwise", "act"]
+    assert row.compute == "bf16 (f32 inside)"
+    assert row.clause == "precision.main.compute, line 3"
 
 
 def test_modules_that_differ_are_not_folded() -> None:

@@ -133,7 +133,7 @@ def test_gradients_of_several_uses_are_summed_in_the_format_of_the_parameter() -
 
 
 def test_batch_norm_statistics_stay_fp32_and_right() -> None:
-    def made() -> nn.Module:
+    def made() -> Any:
         torch.manual_seed(0)
         return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True))
 
@@ -156,6 +156,8 @@ def test_batch_norm_statistics_stay_fp32_and_right() -> None:
 
 
 class InPlace(nn.Module):
+    mean: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(4, 4)

@@ -26,6 +26,8 @@ def fresh_dynamo() -> Iterator[None]:
 class Net(nn.Module):
     """Counts its calls in a float buffer, which a graph returns and no gradient reaches."""
 
+    calls: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
@@ -34,7 +36,7 @@ class Net(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         self.calls = self.calls + 1
-        return self.outer(torch.relu(self.inner(x))), self.calls * 1
+        return self.outer(torch.relu(self.inner(x))), self.calls.mul(1)
 
 
 def gradients(net: Net, call: Callable[..., Any], x: Tensor) -> list[Tensor]:
