@@ -272,6 +272,13 @@ RUN_CODES: tuple[Code, ...] = (
         found="run",
     ),
     Code(
+        "SG0731",
+        "two precision rules for one op",
+        "Two `precision` blocks that hold for the same step select the same op of the captured "
+        "graph, and neither has a higher `priority`. Give one of them a priority, or narrow it.",
+        found="graph",
+    ),
+    Code(
         "SG1001",
         "damaged artefact",
         "The `.sgpx` file is not complete or not what it says; it is not used in part.",

@@ -41,7 +41,7 @@ from sgplan.planner.facts import GraphFact
 from sgplan.planner.kernels.check import objection
 from sgplan.planner.kernels.source import Kernel, KernelFault, located
 from sgplan.planner.kernels.substitute import Substitution
-from sgplan.planner.precision import Settings, Stages, stages_of
+from sgplan.planner.precision import Settings, Stages, clashing, stages_of
 from sgplan.planner.rules import Rule, no_kernel, rejected
 
 Record = Callable[..., GraphFact]
@@ -81,7 +81,7 @@ class GraphBackend:
         ruling, settled = self._ruling(root), self._settled(root, patches)
         stages = stages_of(self._rank.plan, None if root is None else root.name)
         variants: dict[Settings, Callable[..., Any]] = {}
-        for stage in stages.distinct():
+        for place, stage in enumerate(stages.distinct()):
             passes = self._passes(root, stage)
             if self._rank.verifying is not None:
                 passes = self._rank.verifying.probed(passes, inputs, _modules(root))
@@ -90,7 +90,7 @@ class GraphBackend:
             else:
                 gate.asked = gate.asked or in_graph
                 compiler = GraphCompiler(record, reductions, ruling, passes, again, context)
-            variants[stage] = self._run(compiler, root, gm, inputs, settled, name)
+            variants[stage] = self._run(compiler, root, gm, inputs, settled, name, place)
         return self._by_stage(stages, variants)
 
     def _by_stage(
@@ -138,7 +138,14 @@ class GraphBackend:
         """What the plan changes in the graphs of a root, in order."""
         passes: list[GraphPass] = []
         if stage:
-            passes.append(CastPrecision(stage, _modules(root), self._note_precision))
+            passes.append(
+                CastPrecision(
+                    stage,
+                    _modules(root),
+                    self._note_precision,
+                    lambda clash: self._rank.report([clashing(self._rank.plan, clash)]),
+                )
+            )
         rules = self._rules(root)
         if kernels := self._kernels(rules):
             passes.append(
@@ -188,6 +195,7 @@ class GraphBackend:
         inputs: Sequence[Any],
         patches: dict[str, Any],
         name: str | None,
+        stage: int = 0,
     ) -> Any:
         rank = self._rank
         region, why = self._region(root)
@@ -205,16 +213,16 @@ class GraphBackend:
         rank.emit(events.CompileFinished, region, outcome.seconds, outcome.cache, why)
         rank.guards.compiled(root, outcome.seconds, why)
         if root is not None:
-            self._keep(root, region, outcome)
+            self._keep(root, region, outcome, stage)
         return outcome.call
 
-    def _keep(self, root: Root, region: str, outcome: Compiled) -> None:
+    def _keep(self, root: Root, region: str, outcome: Compiled, stage: int) -> None:
         root.captures += 1
         root.written += outcome.written
         for recorded in outcome.graphs:
             # A cached record does not know where the script has the region today.
-            fact = replace(recorded, region=region)
-            if any(fact.digest == known.digest for known in root.graphs):
+            fact = replace(recorded, region=region, stage=stage)
+            if any((fact.digest, stage) == (known.digest, known.stage) for known in root.graphs):
                 continue
             root.graphs.append(fact)
             self._rank.emit(

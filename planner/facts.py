@@ -58,6 +58,7 @@ class OpFact:
         flops: floating-point operations, multiply and add counted as two; 0 when not counted.
         bytes: bytes read plus bytes written, as if nothing were fused.
         reads, writes: short dtypes of the tensors it is given and makes, each once, in order.
+        origin: the op that the script's call dispatched, where it was decomposed to this one.
     """
 
     op: str
@@ -67,6 +68,7 @@ class OpFact:
     bytes: int
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +216,7 @@ class GraphFact:
         effects: of its ops, in graph order.
         saved_without: `bytes_saved` if the plan had no `recompute`; None when it has none.
         recomputed: forward graphs: what the plan's `recompute` blocks came to.
+        stage: which of the distinct precision stages of its root it is compiled for.
     """
 
     direction: Literal["forward", "backward"]
@@ -234,6 +237,7 @@ class GraphFact:
     effects: tuple[EffectFact, ...] = ()
     saved_without: int | None = None
     recomputed: tuple[RecomputeFact, ...] = ()
+    stage: int = 0
 
     @property
     def flops(self) -> int:

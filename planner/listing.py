@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sgplan.grammar.plan import Plan
+from sgplan.planner.audit import audit_lines
 from sgplan.planner.facts import Facts, GraphFact, RootFact
 from sgplan.planner.graphs import backward_chain, calls_of
 from sgplan.planner.guard_lines import guard_rows
@@ -114,6 +115,10 @@ def _recomputes(view: _View) -> list[str]:
 def _guards(view: _View) -> list[str]:
     rows = list(guard_rows(view.plan))
     return ["guards, and the variants that they declare", *columns(rows)] if rows else []
+
+
+def _precision(view: _View) -> list[str]:
+    return audit_lines(view.plan, view.facts)
 
 
 def _programs(view: _View) -> list[str]:
@@ -225,6 +230,7 @@ _SECTIONS: tuple[Callable[[_View], list[str]], ...] = (
     _rules,
     _recomputes,
     _guards,
+    _precision,
     _programs,
     _costs,
     _misses,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sgplan.grammar.plan import Plan
+from sgplan.planner.audit import audit
 from sgplan.planner.facts import GraphFact, RootFact
 from sgplan.planner.listing import Parts, notes
 from sgplan.planner.pipeline import active_numerics
@@ -39,6 +40,7 @@ def plan_json(plan: Plan, parts: Parts) -> dict[str, Any]:
             for found in outcomes(plan, facts)
         ],
         "roots": [_root_json(root) for root in facts.roots],
+        "precision": [encode(row) for row in audit(plan, facts)],
         "numerics": [
             {"pass": change.name, "why": change.why} for change in active_numerics(plan, facts)
         ],

@@ -5,10 +5,12 @@ Pure: plan in, clauses out. Where the casts go is found on the graph (`capture/c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
+from sgplan.grammar.diagnostics import Diagnostic, Label
+from sgplan.grammar.literals import Interval
 from sgplan.grammar.plan import Plan, Precision, Selector
 from sgplan.planner.globs import covers
 from sgplan.planner.select import Op, selects
@@ -25,6 +27,8 @@ class Setting:
         match: of which a call must have an op; empty for every call.
         inside, outside: module globs.
         keep: selectors of ops that stay in fp32.
+        priority: the higher one has an op that two blocks take.
+        address: `precision.main`; no part of what the setting means.
     """
 
     compute: Compute
@@ -32,6 +36,8 @@ class Setting:
     inside: tuple[str, ...] = ()
     outside: tuple[str, ...] = ()
     keep: tuple[Selector, ...] = ()
+    priority: int = 0
+    address: str = field(default="", compare=False, repr=False)
 
     def takes(self, op: Op, module: str) -> bool:
         """Whether the block has a say in an op of a module."""
@@ -74,12 +80,30 @@ class Stages:
 
     def distinct(self) -> tuple[Settings, ...]:
         """Every stage once, in the order of its first step."""
+        return tuple(dict.fromkeys(self.at(step) for step in self._begins()))
+
+    def steps_of(self, settings: Settings) -> tuple[Interval, ...]:
+        """Where a stage holds, ascending."""
+        begins = self._begins()
+        found: list[Interval] = []
+        for low, after in zip(begins, (*begins[1:], None), strict=True):
+            if self.at(low) != settings:
+                continue
+            high = None if after is None else after - 1
+            if found and found[-1].high == low - 1:
+                found[-1] = Interval(found[-1].low, high)
+            else:
+                found.append(Interval(low, high))
+        return tuple(found)
+
+    def _begins(self) -> list[int]:
+        """The first step of each run of steps with the same blocks."""
         begins = {0}
         for block in self.blocks:
             begins.add(block.steps.low or 0)
             if block.steps.high is not None:
                 begins.add(block.steps.high + 1)
-        return tuple(dict.fromkeys(self.at(step) for step in sorted(begins)))
+        return sorted(begins)
 
 
 def stages_of(plan: Plan, root: str | None) -> Stages:
@@ -95,10 +119,67 @@ def needing_graph(plan: Plan, root: str | None) -> str:
     return next((block.address for block in blocks if block.compute != "as_written"), "")
 
 
+def changes(plan: Plan, root: str) -> list[str]:
+    """What the blocks of a root do to its numbers, one sentence for each that does anything."""
+    found: list[str] = []
+    for block in stages_of(plan, root).blocks:
+        if block.compute != "as_written":
+            found.append(f"`{block.address}` computes in {block.compute}")
+        if block.params != "as_written":
+            found.append(f"`{block.address}` stores parameters in {block.params}")
+    return found
+
+
 def _holds(block: Precision, step: int) -> bool:
     return step in block.steps
 
 
 def _setting(block: Precision) -> Setting:
     match = block.match.steps[0] if block.match is not None else ()
-    return Setting(block.compute, match, block.in_, block.except_, block.keep_fp32)
+    return Setting(
+        block.compute,
+        match,
+        block.in_,
+        block.except_,
+        block.keep_fp32,
+        block.priority or 0,
+        block.address,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Clash:
+    """An op that two settings of one priority take.
+
+    Attributes:
+        first, second: addresses of their blocks, in the order of the plan.
+    """
+
+    op: str
+    module: str
+    first: str
+    second: str
+
+
+def clash_in(settings: Settings, ops: Iterable[tuple[Op, str]]) -> Clash | None:
+    """The first op, with its module, that two settings take and no priority gives to one."""
+    for op, module in ops:
+        taking = [setting for setting in settings if setting.takes(op, module)]
+        if len(taking) > 1 and taking[0].priority == taking[1].priority:
+            return Clash(op.op, module, taking[0].address, taking[1].address)
+    return None
+
+
+def clashing(plan: Plan, clash: Clash) -> Diagnostic:
+    """SG0731 for two blocks that claim one op."""
+    spans = {block.address: block.span for block in plan.precisions}
+    first, second = spans.get(clash.first), spans.get(clash.second)
+    return Diagnostic(
+        "SG0731",
+        f"`{clash.first}` and `{clash.second}` both claim `{clash.op}` of "
+        f"`{clash.module or 'the model itself'}`",
+        None if second is None else Label(second, "claimed here too"),
+        () if first is None else (Label(first, "claimed here"),),
+        notes=("they hold for the same step",),
+        help="write a `priority` in one of them, or narrow it with `in` or `except`",
+    )

@@ -25,9 +25,9 @@ from sgplan.planner.capture.provenance import module_of
 from sgplan.planner.capture.record import op_families
 from sgplan.planner.capture.rewrite import Rewritten
 from sgplan.planner.kernels.written import written
-from sgplan.planner.precision import Settings
+from sgplan.planner.precision import Clash, Settings, clash_in
 
-CASTS_VERSION = 1
+CASTS_VERSION = 2
 _LOW = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _CONVERSIONS = frozenset({"to", "type", "type_as", "float", "double", "half", "bfloat16"})
 _WITH_STATISTICS = frozenset({"batch_norm", "instance_norm"})
@@ -53,12 +53,14 @@ class CastPrecision:
         settings: of the stage, higher priority first.
         modules: module paths of the unwrapped model.
         noted: is told, in a sentence, what was left as the script wrote it.
+        clashed: is told of an op that two settings claim; nothing is cast then.
     """
 
     name: ClassVar[str] = "cast_precision"
     settings: Settings
     modules: tuple[str, ...]
     noted: Callable[[str], None] = field(default=lambda text: None, compare=False)
+    clashed: Callable[[Clash], None] = field(default=lambda clash: None, compare=False)
 
     @property
     def key(self) -> str:
@@ -78,15 +80,21 @@ class CastPrecision:
         fake = next((value for value in examples if torch_api.is_fake(value)), None)
         if fake is None:
             return gm
-        walk = _Walk(gm, self._policies(gm), self.noted)
+        calls = self._ops(gm)
+        claimed = [(op, op.module) for ops in calls.values() for op in ops]
+        if (clash := clash_in(self.settings, claimed)) is not None:
+            self.clashed(clash)
+            return gm
+        policies: dict[str, Policy] = {name: self._policy(ops) for name, ops in calls.items()}
+        walk = _Walk(gm, policies, self.noted)
         with torch.no_grad(), torch_api.fake_mode_of(fake):
             return walk.run()
 
-    def _policies(self, gm: fx.GraphModule) -> dict[str, Policy]:
-        """For each call by name; one that makes no op, or only looks at memory, has none."""
-        return {name: self._policy(ops) for name, ops in self._ops(gm).items()}
-
     def _policy(self, ops: Sequence[_Op]) -> Policy:
+        # Looking rows up computes nothing; its readers cast them. Gradients of one row, which may
+        # be many, are so summed in the format of the table.
+        if all("embedding" in op.families for op in ops):
+            return "as_written"
         for setting in self.settings:
             if not any(setting.takes(op, op.module) for op in ops):
                 continue
@@ -96,6 +104,7 @@ class CastPrecision:
         return "as_written"
 
     def _ops(self, gm: fx.GraphModule) -> dict[str, list[_Op]]:
+        """For each call by name; one that makes no op, or only looks at memory, has none."""
         graph = written(gm)
         groups = group_ops(graph.graph, self.modules)
         found: dict[str, list[_Op]] = defaultdict(list)
@@ -137,7 +146,6 @@ class _Walk:
         self._plain: dict[fx.Node, Any] = {}  # by nodes of the script's graph
         self._new: dict[fx.Node, fx.Node] = {}
         self._value: dict[fx.Node, Any] = {}  # by nodes of the new graph
-        self._casts: dict[tuple[fx.Node, torch.dtype], fx.Node] = {}
 
     def run(self) -> fx.GraphModule:
         for node in self._gm.graph.nodes:
@@ -195,8 +203,6 @@ class _Walk:
             args = self._arguments(node, lambda n: None if n in changed else self._as_script(n))
             value = self._rerun(node, args, plain)
         self._keep(node, plain, value, args)
-        if changed:  # what was cast before may have another value now
-            self._casts.clear()
 
     def _wanted(
         self,
@@ -244,13 +250,13 @@ class _Walk:
         value = self._value[new]
         if dtype is None or not isinstance(value, torch.Tensor) or value.dtype == dtype:
             return new
-        if (new, dtype) not in self._casts:
-            cast = self._graph.call_method("to", (new, dtype))
-            dropped = ("example_value", "from_node", "val", "source_fn_stack")
-            cast.meta.update({k: v for k, v in reader.meta.items() if k not in dropped})
-            self._value[cast] = cast.meta["example_value"] = value.to(dtype)
-            self._casts[new, dtype] = cast
-        return self._casts[new, dtype]
+        # One for each use: equal ones are merged after differentiation, so that gradients of
+        # several uses are summed in the format of the parameter.
+        cast = self._graph.call_method("to", (new, dtype))
+        dropped = ("example_value", "from_node", "val", "source_fn_stack")
+        cast.meta.update({k: v for k, v in reader.meta.items() if k not in dropped})
+        self._value[cast] = cast.meta["example_value"] = value.to(dtype)
+        return cast
 
     def _rerun(self, node: fx.Node, args: Any, plain: Any) -> Any:
         """The call on the stage's values; what has the same arguments is not run twice."""

@@ -13,11 +13,10 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-import torch
 import torch.fx as fx
 
 from sgplan.planner.capture.provenance import caller, module_of
-from sgplan.planner.capture.record import op_families, op_name
+from sgplan.planner.capture.record import op_families, op_name, origin_of
 from sgplan.planner.families import base_name, is_layout
 
 _CASTS = frozenset({"_to_copy", "to", "convert_element_type"})
@@ -101,7 +100,7 @@ def group_ops(graph: fx.Graph, modules: Collection[str] = ()) -> dict[fx.Node, O
 
 
 def _group(node: fx.Node, key: str, modules: Collection[str]) -> OpGroup:
-    op = op_name(_origin(node))
+    op = op_name(origin_of(node))
     return OpGroup(op, module_of(node, modules), op_families(op, node), key, _is_backward(node))
 
 
@@ -109,15 +108,9 @@ def _is_backward(node: fx.Node) -> bool:
     return node.meta.get("partitioner_tag") == "is_backward"
 
 
-def _origin(node: fx.Node) -> object:
-    original = node.meta.get("original_aten")
-    known = isinstance(original, (torch._ops.OpOverload, torch._ops.HigherOrderOperator))
-    return original if known else node.target
-
-
 def _call(node: fx.Node) -> tuple[str, object] | None:
     """The call a decomposed node belongs to; None for an op that is a call of its own."""
-    origin = _origin(node)
+    origin = origin_of(node)
     if node.meta.get("original_aten") is None or node.target is origin:
         return None
     # Random ops are replaced behind the trace and lose their number; their call has one op anyway.
@@ -129,7 +122,7 @@ def _name(node: fx.Node) -> str:
     if node.meta.get("original_aten") is None:
         return node.name
     part = "backward" if _is_backward(node) else "forward"
-    return f"{caller(node)}/{op_name(_origin(node))}/{part}"
+    return f"{caller(node)}/{op_name(origin_of(node))}/{part}"
 
 
 def flows(group_of: Mapping[fx.Node, OpGroup]) -> Iterator[Flow]:

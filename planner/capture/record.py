@@ -111,7 +111,15 @@ def _op_fact(node: fx.Node, modules: Collection[str]) -> OpFact:
         bytes_moved(node),
         _dtypes([n.meta.get("val") for n in node.all_input_nodes]),
         _dtypes(node.meta.get("val")),
+        op_name(origin_of(node)),
     )
+
+
+def origin_of(node: fx.Node) -> object:
+    """The op as the script's call dispatched it, where decomposition made others of it."""
+    original = node.meta.get("original_aten")
+    known = isinstance(original, (torch._ops.OpOverload, torch._ops.HigherOrderOperator))
+    return original if known else node.target
 
 
 def _short(dtype: torch.dtype) -> str:

@@ -16,6 +16,7 @@ from sgplan.grammar.plan import Fuse, Plan
 from sgplan.planner.facts import Facts, GraphFact, RootFact
 from sgplan.planner.graphs import Call, backward_chain, calls_of, finishing, main_calls
 from sgplan.planner.origins import asked
+from sgplan.planner.precision import changes
 from sgplan.planner.program import PHASES, Graph, Instruction, Origin, Phase, Program, Root, Run
 
 CHANGE = "Inductor's kernels round differently from the eager ones of the script"
@@ -37,6 +38,8 @@ class LowerRoots:
         if own:
             rules = ", ".join(f"`{address}`" for address in own)
             reasons.append(f"a Triton kernel stands for the ops of {rules}")
+        for root in facts.roots:
+            reasons += [reason for reason in changes(plan, root.name) if reason not in reasons]
         return "; ".join(reasons)
 
     def apply(self, program: Program, plan: Plan, facts: Facts) -> Program:

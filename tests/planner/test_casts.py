@@ -17,7 +17,9 @@ from sgplan.planner.capture.casts import CastPrecision
 from sgplan.planner.capture.record import record_graph
 from sgplan.planner.capture.rewrite import Rewritten
 from sgplan.planner.facts import GraphFact, OpFact
-from sgplan.planner.precision import Setting
+from sgplan.planner.precision import Clash, Setting, clashing
+
+from .build import plan
 
 KEEP = tuple(Selector(None, family) for family in ("norm", "softmax", "loss"))
 BF16 = Setting("bf16", keep=KEEP)
@@ -107,6 +109,29 @@ def test_kept_ops_are_fp32_and_the_rest_is_not_with_tied_weights_and_dropout() -
     assert not under.notes
 
 
+class Shared(nn.Module):
+    """One table is looked up and, twice, a weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tok = nn.Embedding(11, 16)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.tok(ids)
+        first = F.linear(x, self.tok.weight)
+        return first.sum() + F.linear(x * 2, self.tok.weight).sum()
+
+
+def test_gradients_of_several_uses_are_summed_in_the_format_of_the_parameter() -> None:
+    under = Under(Shared(), BF16)
+    under.call(torch.randint(0, 11, (4, 6))).backward()
+    assert under.ops("embedding_dense_backward")[0].reads[0] == "f32"
+    backward = under.graphs[-1].ops
+    sums = [op for op in backward if op.op.startswith("aten.add") and not op.module]
+    assert sums
+    assert all(op.writes == ("f32",) for op in sums)
+
+
 def test_batch_norm_statistics_stay_fp32_and_right() -> None:
     def made() -> Any:
         torch.manual_seed(0)
@@ -164,10 +189,36 @@ def test_what_a_call_changes_in_place_is_never_cast() -> None:
 
 def test_globs_priority_and_exceptions_decide_where_casts_are() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
-    under = Under(model, Setting("fp32", inside=("0",)), Setting("bf16", outside=("2",)))
+    under = Under(
+        model, Setting("fp32", inside=("0",), priority=1), Setting("bf16", outside=("2",))
+    )
     under.call(torch.randn(2, 4)).sum().backward()
     forward = [(op.module, op.reads) for op in under.graphs[0].ops if "addmm" in op.op]
     assert forward == [("0", ("f32",)), ("1", ("bf16",)), ("2", ("f32",))]
+
+
+def test_two_settings_of_one_priority_may_not_claim_one_op() -> None:
+    model, found = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), list[Clash]()
+    settings = (
+        Setting("bf16", inside=("1",), address="precision.a"),
+        Setting("fp16", match=(Selector(None, "matmul"),), address="precision.b"),
+    )
+    casts = CastPrecision(settings, ("", "0", "1"), clashed=found.append)
+
+    def backend(gm: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        changed = casts.apply(Rewritten(gm))
+        assert changed.gm is gm
+        return gm.forward
+
+    torch.compile(model, backend=backend, fullgraph=True)(torch.randn(2, 4))
+    assert found == [Clash("aten.linear.default", "1", "precision.a", "precision.b")]
+    blocks = 'precision "a" { in = "1"  compute = bf16 }\n' + (
+        'precision "b" { match = matmul  compute = fp16 }'
+    )
+    told = clashing(plan(blocks), found[0])
+    assert told.code == "SG0731"
+    assert told.primary is not None
+    assert told.secondary
 
 
 class Autocast(nn.Module):

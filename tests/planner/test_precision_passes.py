@@ -36,7 +36,7 @@ class Net(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         self.calls = self.calls + 1
-        return self.outer(torch.relu(self.inner(x))), self.calls * 1
+        return self.outer(torch.relu(self.inner(x))), self.calls.mul(1)
 
 
 def gradients(net: Net, call: Callable[..., Any], x: Tensor) -> list[Tensor]:
