@@ -213,13 +213,8 @@ BLOCKS: tuple[BlockSpec, ...] = (
             _A("cuda_graphs", words("off", "prefer", "required"), "off"),
             _A("region", QUALIFIED),
             _A("recompiles", _COUNT, "8"),
-            _A(
-                "rounding",
-                words("default", "as_eager"),
-                "default",
-                unbuilt=_any_of("as_eager"),
-            ),
-            _A("random", words("default", "exact"), "default", unbuilt=_any_of("exact")),
+            _A("rounding", words("default", "as_eager"), "default"),
+            _A("random", words("default", "exact"), "default"),
         ),
     ),
     BlockSpec(
@@ -321,12 +316,7 @@ BLOCKS: tuple[BlockSpec, ...] = (
         (
             _USE,
             _MODEL,
-            _A(
-                "optimizer",
-                words("as_written", "fused", "compiled"),
-                "as_written",
-                unbuilt=_any_of("compiled"),
-            ),
+            _A("optimizer", words("as_written", "fused", "compiled"), "as_written"),
             _A("when", words("step", "in_backward"), "step", unbuilt=_any_of("in_backward")),
         ),
     ),
@@ -374,7 +364,7 @@ BLOCKS: tuple[BlockSpec, ...] = (
         "recompute",
         "optional",
         "computes activations again instead of saving them",
-        False,
+        True,
         (
             *_RULE,
             _A("in", _GLOBS),
@@ -443,7 +433,7 @@ BLOCKS: tuple[BlockSpec, ...] = (
         "verify",
         "forbidden",
         "says how close to the plain run the planned one must be",
-        False,
+        True,
         (
             _USE,
             _A("forward", _TOLERANCE, "from the declared precision"),

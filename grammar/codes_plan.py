@@ -90,9 +90,9 @@ PLAN_CODES: tuple[Code, ...] = (
     ),
     Code(
         "SG0521",
-        "fusion rule without a graph",
-        "Which ops share a kernel is the compiler's business, and the eager engine runs every op "
-        "by itself.",
+        "rule without a graph",
+        "Which ops share a kernel and what the backward computes again is the compiler's business, "
+        "and the eager engine runs every op by itself.",
         plan('capture { engine = eager }\nfuse "n" { match = norm -> aten.gelu }'),
         plan('capture { engine = inductor }\nfuse "n" { match = norm -> aten.gelu }'),
     ),
@@ -200,6 +200,14 @@ PLAN_CODES: tuple[Code, ...] = (
         "to compute again.",
         plan('recompute { in = "layers.*"  memory = 100% }'),
         plan('recompute { in = "layers.*"  memory = 50% }'),
+    ),
+    Code(
+        "SG0711",
+        "modules that are counted and not named",
+        "`every` counts the modules that `in` names, in the order in which they run: without `in` "
+        "there is nothing to count.",
+        plan("recompute { every = 2modules }"),
+        plan('recompute { in = "layers.*"  every = 2modules }'),
     ),
     Code(
         "SG0801",

@@ -96,6 +96,15 @@ RUN_CODES: tuple[Code, ...] = (
         found="run",
     ),
     Code(
+        "SG0540",
+        "internal error: an effect out of order",
+        "A pass over a graph moved, lost or doubled a draw of random numbers or a change of "
+        "memory, or a reader sees another state of memory than before. This is a fault of sgplan, "
+        "not of the plan: the message names the pass, the effect, and the order before and after. "
+        "Please report it.",
+        found="graph",
+    ),
+    Code(
         "SG0513",
         "setting that this device cannot follow",
         "The plan asks the compiler for something that the device of the run does not have, such "
@@ -158,6 +167,29 @@ RUN_CODES: tuple[Code, ...] = (
         "A kernel of `with = triton(…)` is compiled for every architecture and compared with its "
         "reference, and that with the script's own ops, before the first step. What differs, fails "
         "or writes outside of its tensors is not used.",
+        found="run",
+    ),
+    Code(
+        "SG0720",
+        "recomputation that cannot save as little",
+        "`memory` is a share of what the graph would save without the block. Random masks, results "
+        "of custom ops and what the selected ops read of others have to stay, and they are more "
+        "than that. The least that can be saved is named.",
+        found="run",
+    ),
+    Code(
+        "SG0721",
+        "recomputation that changes nothing",
+        "Nothing that the selected ops make is saved for the backward, or no graph with a backward "
+        "was captured: the block can have no effect.",
+        found="run",
+    ),
+    Code(
+        "SG0722",
+        "recomputation that would not repeat the forward",
+        "The backward would draw random numbers a second time, write something twice, or read an "
+        "input that was written since. sgplan cuts graphs so that this cannot be; that it would is "
+        "a fault of ours, or comes of settings of torch that the script has changed.",
         found="run",
     ),
     Code(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from sgplan.grammar.diagnostics import Diagnostic, Label
-from sgplan.interpreter import events
+from sgplan.interpreter import control_flow, events
 from sgplan.interpreter.graph_backend import GraphBackend, planned_wrapper
 from sgplan.interpreter.loss_scale import ever_scaled
 from sgplan.interpreter.rank import Rank
@@ -76,6 +77,8 @@ class Compiling:
             torch_api.skip_frames(package)
         torch._dynamo.config.skip_nnmodule_hook_guards = False
         self._rank.report(self._rank.planner.device(self._rank.plan))
+        if self._rank.mode == "verify":
+            torch_api.draw_as_eager()
         capture = self._rank.plan.capture_of(None)
         if "recompiles" in capture.written:
             torch._dynamo.config.recompile_limit = capture.recompiles
@@ -186,11 +189,16 @@ class Compiling:
         if self.compiles(root.module):
             self._mark_compiled(root, "the script compiles it")
             return
-        rules = self._rank.planner.rules(self._rank.plan, root.name)
-        asking = rules[0].address if rules else needing_graph(self._rank.plan, root.name)
-        if not asking and ever_scaled(self._rank.plan, root.name):
-            asking = "precision.loss_scale"
-        ruled = f"`{asking}` needs a graph" if asking else ""
+        planner, plan = self._rank.planner, self._rank.plan
+        asking = [
+            *(
+                r.address
+                for r in (*planner.rules(plan, root.name), *planner.recomputes(plan, root.name))
+            ),
+            *filter(None, [needing_graph(plan, root.name)]),
+            *(["precision.loss_scale"] if ever_scaled(plan, root.name) else []),
+        ]
+        ruled = f"`{asking[0]}` needs a graph" if asking else ""
         reason = _needs_graph(wish, self._rank.sync_of(root).by, ruled)
         if reason and root.path != "stock":
             given: dict[str, Any] = {}
@@ -259,9 +267,12 @@ class Compiling:
 
         def counted(*args: Any, **kwargs: Any) -> Any:
             root = self._root_without_ddp(module)
-            if root is not None and root.kind == "compiled":
-                self._rank.called(root, args, kwargs)
-            return self._whole(call, args, kwargs)
+            if root is None or root.kind != "compiled":
+                return self._whole(call, args, kwargs)
+            self._rank.called(root, args, kwargs)
+            output = self._whole(call, args, kwargs)
+            self._rank.returned(root, output)
+            return output
 
         return counted
 
@@ -283,7 +294,7 @@ def _needs_graph(capture: Any, by: str, ruled: str) -> str:
     """Which clause needs a graph of a script that does not compile; empty when none does.
 
     Args:
-        ruled: that a rule of fusion or precision does; empty without any.
+        ruled: that a rule of the plan does; empty without any.
     """
     needs = (
         (capture.engine == "inductor", "`capture.engine = inductor`"),
@@ -292,6 +303,8 @@ def _needs_graph(capture: Any, by: str, ruled: str) -> str:
         (capture.eval == "compiled", "`capture.eval = compiled` needs a graph"),
         (capture.autotune != "off", "`capture.autotune` needs a graph"),
         (capture.cuda_graphs != "off", "`capture.cuda_graphs` needs a graph"),
+        (capture.rounding != "default", "`capture.rounding` needs a graph"),
+        (capture.random != "default", "`capture.random` needs a graph"),
         (by == "in_graph", "`sync.by = in_graph` needs a graph"),
     )
     if capture.engine == "as_written":
@@ -317,7 +330,10 @@ def _graph_break(capture: Any, text: str) -> Diagnostic:
         "SG0503",
         f"the graph breaks: {lines[0] if lines else 'no reason given'}",
         None if span is None else Label(span, "the whole graph is required here"),
-        notes=tuple(line for line in lines if line.startswith(("Explanation:", "File "))),
+        notes=(
+            *(line for line in lines if line.startswith("Explanation:")),
+            *control_flow.explained(text, lambda file: Path(file).read_text("utf-8")),
+        ),
         help="change the script there, or write `graph = prefer`",
     )
 

@@ -16,7 +16,7 @@ HEADER_KEYS = ("sgplan_events", "rank", "world", "pid", "host", "mode")
 
 @dataclass(frozen=True, slots=True)
 class RankAttached:
-    """A rank is under the plan. `mode` is `apply` or `plan`."""
+    """A rank is under the plan. `mode` is `apply`, `plan` or `verify`."""
 
     rank: int
     world: int
@@ -175,7 +175,8 @@ class ProgramWritten:
 
 @dataclass(frozen=True, slots=True)
 class ScriptEnded:
-    """The script left: `how` is `returned` (`sys.exit` too), `raised`, `planned` or `refused`."""
+    """The script left: `how` is `returned` (`sys.exit` too), `raised`, `planned`, `verified` or
+    `refused`."""
 
     how: str
     detail: str

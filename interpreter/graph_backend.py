@@ -16,6 +16,7 @@ from typing import Any
 import torch.fx as fx
 from torch import nn
 
+from sgplan.grammar.diagnostics import Refused
 from sgplan.interpreter import events, gate
 from sgplan.interpreter.rank import Rank
 from sgplan.interpreter.roots import Root, plain_name
@@ -31,7 +32,8 @@ from sgplan.planner.capture.backend import (
 from sgplan.planner.capture.casts import CastPrecision
 from sgplan.planner.capture.device_profile import device_profile
 from sgplan.planner.capture.insert import grouped, parameter_gradients
-from sgplan.planner.capture.provenance import input_names, output_names
+from sgplan.planner.capture.provenance import input_names, memory_names, output_names
+from sgplan.planner.capture.recompute import Recomputing
 from sgplan.planner.capture.record import ValueNames
 from sgplan.planner.capture.rewrite import GraphPass
 from sgplan.planner.capture.sites import DeviceProfile
@@ -74,16 +76,19 @@ class GraphBackend:
         in_graph = root is None or self._rank.sync_of(root).by in ("auto", "in_graph")
         record, context = self._recording(root, gm, inputs)
         reductions: Reductions = "in_graph" if in_graph else "none"
+        again = self._recomputing(root)
         ruling, settled = self._ruling(root), self._settled(root, patches)
         stages = stages_of(self._rank.plan, None if root is None else root.name)
         variants: dict[Settings, Callable[..., Any]] = {}
         for place, stage in enumerate(stages.distinct()):
             passes = self._passes(root, stage)
+            if self._rank.verifying is not None:
+                passes = self._rank.verifying.probed(passes, inputs, _modules(root))
             if self._rank.mode == "plan":
-                compiler: Any = InductorRecorder(record, reductions, ruling, passes)
+                compiler: Any = InductorRecorder(record, reductions, ruling, passes, again)
             else:
                 gate.asked = gate.asked or in_graph
-                compiler = GraphCompiler(record, reductions, ruling, passes, context)
+                compiler = GraphCompiler(record, reductions, ruling, passes, again, context)
             variants[stage] = self._run(compiler, root, gm, inputs, settled, name, place)
         return self._by_stage(stages, variants)
 
@@ -96,7 +101,7 @@ class GraphBackend:
         rank = self._rank
 
         def call(*given: Any) -> Any:
-            return variants[stages.at(rank.steps.step + rank.step_offset)](*given)
+            return variants[stages.at(rank.steps.step + rank.stage_offset)](*given)
 
         return call
 
@@ -104,6 +109,8 @@ class GraphBackend:
         """The script's Inductor settings with those of the plan over them; a change is printed."""
         rank = self._rank
         wanted = rank.planner.settings(rank.capture_of(root), rank.device)
+        if rank.mode == "verify":
+            wanted = {**wanted, "fallback_random": True}
         for name, value in wanted.items():
             if patches.get(name, value) != value:
                 given = str(patches[name])
@@ -112,6 +119,13 @@ class GraphBackend:
 
     def _ruling(self, root: Root | None) -> Ruling:
         return Ruling(self._rules(root), _modules(root), self._profile)
+
+    def _recomputing(self, root: Root | None) -> Recomputing:
+        if root is None:
+            return Recomputing()
+        return Recomputing(
+            self._rank.planner.recomputes(self._rank.plan, root.name), _modules(root)
+        )
 
     def _rules(self, root: Root | None) -> tuple[Rule, ...]:
         return () if root is None else self._rank.planner.rules(self._rank.plan, root.name)
@@ -188,6 +202,11 @@ class GraphBackend:
         rank.capturing = True
         try:
             outcome: Compiled = compiler.compile(gm, inputs, patches, name)
+        except Exception as error:
+            # What a pass inside of Inductor raises comes wrapped.
+            if (refused := _refusal(error)) is not None:
+                rank.report(refused.diagnostics)
+            raise
         finally:
             rank.capturing = False
         rank.emit(events.CompileFinished, region, outcome.seconds, outcome.cache, why)
@@ -228,7 +247,8 @@ class GraphBackend:
         parameters = self._input_names(root, inputs)
         modules = _modules(root)
         signature = [] if root is None else list(inspect.signature(root.module.forward).parameters)
-        names = ValueNames(input_names(gm, inputs, signature), output_names(gm))
+        memory = memory_names(gm, modules, signature)
+        names = ValueNames(input_names(gm, inputs, signature), output_names(gm), memory)
 
         def record(graph: fx.GraphModule, direction: Any, example: Sequence[Any]) -> Any:
             gradients: list[str | None] = []
@@ -275,6 +295,13 @@ class GraphBackend:
         wrapped = code.co_filename.endswith("external_utils.py")
         region = f"{cls}.forward" if wrapped else f"{code.co_qualname}:{code.co_firstlineno}"
         return region, why.strip()
+
+
+def _refusal(error: BaseException | None) -> Refused | None:
+    """The refusal of the planner behind an error, if there is one."""
+    while error is not None and not isinstance(error, Refused):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _own_cache() -> Path:

@@ -10,6 +10,7 @@ from sgplan.grammar.diagnostics import Diagnostic
 from sgplan.grammar.plan import Capture, Plan
 from sgplan.planner.facts import Facts, RootFact
 from sgplan.planner.program import Bucket, Program
+from sgplan.planner.recompute import Request
 from sgplan.planner.rules import Rule
 
 
@@ -26,8 +27,10 @@ class Planner:
         digests: of what a program was made from, by name.
         selectors: selectors of the plan that match nothing in what was captured.
         rules: the fusion rules for one root.
-        missed: fusion rules that the compiler did not follow.
-        miscounted: fusion rules with another number of sites than the plan expects.
+        recomputes: what the backward of one root computes again.
+        missed: what the compiler did not follow of rules and `recompute` blocks.
+        miscounted: rules with another number of sites than the plan expects, and `recompute` blocks
+            that change nothing.
         settings: of Inductor under a `capture` block on a device.
         device: settings of the plan that its device cannot follow.
         stale: what differs from the artefact being applied; called with (expect, rank, digests).
@@ -42,6 +45,7 @@ class Planner:
     digests: Callable[[Program, Facts], dict[str, str]]
     selectors: Callable[[Plan, Facts], list[Diagnostic]]
     rules: Callable[[Plan, str], tuple[Rule, ...]]
+    recomputes: Callable[[Plan, str], tuple[Request, ...]]
     missed: Callable[[Plan, Facts], list[Diagnostic]]
     miscounted: Callable[[Plan, Facts], list[Diagnostic]]
     settings: Callable[[Capture, str], dict[str, object]]

@@ -116,21 +116,39 @@ class Optimizers:
 
     def wants_fused(self, parameters: Sequence[Any]) -> bool:
         """Whether the plan asks for a fused optimizer over these parameters."""
+        return self._wish(parameters) == "fused"
+
+    def wants_compiled(self, optimizer: Optimizer) -> bool:
+        """Whether the plan asks for a compiled step of this optimizer."""
+        return self._wish(optimizer.param_groups) == "compiled"
+
+    def _wish(self, parameters: Sequence[Any]) -> str:
         ids = {id(parameter) for entry in parameters for parameter in _tensors_of(entry)}
         roots = self._rank.roots
         root = next((r for r in roots if any(id(p) in ids for _, p in r.parameters)), None)
-        return self._rank.plan.update_of(None if root is None else root.name).optimizer == "fused"
+        return self._rank.plan.update_of(None if root is None else root.name).optimizer
 
     def fused_built(self, optimizer: Optimizer) -> None:
         """The plan made this one fused."""
         self._fused.add(optimizer)
         self._rank.changed()
 
-    def cannot_fuse(self, optimizer: Optimizer, why: str) -> None:
-        """An optimizer stays as written although the plan wants it fused."""
+    def cannot_follow(self, optimizer: Optimizer, why: str) -> None:
+        """An optimizer stays as written although the plan wants it otherwise."""
         self._objections[optimizer] = why
+        self._rank.changed()
         what = f"{type(optimizer).__name__} as written"
         self._rank.once(events.FallbackTaken, "", what, why)
+
+    def step_compiles(self, region: str) -> None:
+        """A step is about to be compiled."""
+        self._rank.emit(events.CompileStarted, region)
+
+    def step_compiled(self, optimizer: Optimizer, region: str, seconds: float) -> None:
+        """A step was compiled, for the first time or because its inputs are others."""
+        found = torch_api.compiling_frame()
+        why = "" if found is None else found[1].strip().partition("\n")[0]
+        self._rank.emit(events.CompileFinished, region, seconds, "miss", why)
 
     def fact(self, optimizer: Optimizer) -> OptimizerFact:
         """An optimizer as pure data; it belongs to the root most of its elements belong to."""
@@ -140,8 +158,10 @@ class Optimizers:
             for parameter in group["params"]:
                 votes[owned.get(id(parameter), "")] += parameter.numel()
         root = votes.most_common(1)[0][0] if votes else ""
-        kind = "fused" if optimizer in self._fused else "as_written"
         why = self._objections.get(optimizer, "")
+        compiled = not why and self.wants_compiled(optimizer)
+        fused = "fused" if optimizer in self._fused else "as_written"
+        kind = "compiled" if compiled else fused
         return OptimizerFact(type(optimizer).__name__, elements(optimizer), kind, why, root)
 
 

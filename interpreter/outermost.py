@@ -53,7 +53,10 @@ class Outermost:
             root = self._root(module)
             if root is not None:
                 self._rank.called(root, args, kwargs)
-            return self._call(module, *args, **kwargs)
+            output = self._call(module, *args, **kwargs)
+            if root is not None:
+                self._rank.returned(root, output)
+            return output
         finally:
             self._inside = False
             if self._rank.steps.step >= WATCHED_STEPS:
@@ -98,6 +101,8 @@ def _count_calls(rank: Rank, root: Root) -> None:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         rank.called(root, args, kwargs)
-        return (inner or module._call_impl)(*args, **kwargs)
+        output = (inner or module._call_impl)(*args, **kwargs)
+        rank.returned(root, output)
+        return output
 
     module._compiled_call_impl = call

@@ -7,17 +7,13 @@ never reaches a backward is ended by its watching thread once the others are don
 
 from __future__ import annotations
 
-import functools
 import time
-from typing import Any
-
-import torch
 
 from sgplan.interpreter import events, shortfalls
+from sgplan.interpreter.meeting import Meeting, block_saves
 from sgplan.interpreter.rank import Rank
 
-# Seconds: a rank that is done waits so long for the others; a straggler is ended before that.
-MEETING = 60.0
+# Seconds after which a straggler is ended: less than the others wait for it.
 STRAGGLER = 20.0
 
 
@@ -26,17 +22,12 @@ class PlanMode:
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
+        self._meeting = Meeting(rank, "planned")
         self._others_done_since: float | None = None
 
     def install(self) -> None:
         """Block `torch.save` and watch the other ranks."""
-        rank = self._rank
-
-        @functools.wraps(torch.save)
-        def save(*args: Any, **kwargs: Any) -> None:
-            rank.once(events.NoteAdded, "side effects", "`torch.save` was blocked while planning")
-
-        torch.save = save
+        block_saves(self._rank, "planning")
 
     def finish(self) -> None:
         """The script came to its first backward or optimizer step: the plan is complete."""
@@ -45,13 +36,12 @@ class PlanMode:
         rank.report(rank.planner.selectors(rank.plan, rank.facts()))
         rank.report(rank.planner.miscounted(rank.plan, rank.facts()))
         rank.write_part()
-        self._publish()
-        self._meet()
+        self._meeting.arrive()
         rank.leave("planned", "", 0)
 
     def on_idle(self) -> None:
         """Called by the recording thread: end a rank the others do not wait for any more."""
-        if self._rank.world == 1 or self._rank.capturing or not self._done_ranks():
+        if self._rank.world == 1 or self._rank.capturing or not self._meeting.arrived():
             self._others_done_since = None
             return
         if self._others_done_since is None:
@@ -59,24 +49,3 @@ class PlanMode:
         elif time.monotonic() - self._others_done_since > STRAGGLER:
             self._rank.once(events.NoteAdded, "plan", f"rank {self._rank.rank} reached no backward")
             self._rank.leave("planned", "reached no backward", 0)
-
-    def _publish(self) -> None:
-        store = self._rank.peers.store
-        if store is not None:
-            store.set(f"sgplan/planned/{self._rank.rank}", "1")
-
-    def _done_ranks(self) -> int:
-        store = self._rank.peers.store
-        if store is None:
-            return 0
-        try:
-            return sum(store.check([f"sgplan/planned/{rank}"]) for rank in range(self._rank.world))
-        except RuntimeError:
-            return 0
-
-    def _meet(self) -> None:
-        until = time.monotonic() + MEETING
-        while self._rank.peers.store is not None and self._done_ranks() < self._rank.world:
-            if time.monotonic() > until:
-                return
-            time.sleep(0.05)

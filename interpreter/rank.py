@@ -17,7 +17,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import torch
 from torch import nn
@@ -40,7 +40,10 @@ from sgplan.planner import torch_api
 from sgplan.planner.facts import Facts
 from sgplan.planner.program import Program
 
-Mode = Literal["apply", "plan"]
+if TYPE_CHECKING:
+    from sgplan.interpreter.verifying import Verifying
+
+Mode = Literal["apply", "plan", "verify"]
 
 
 class Rank:
@@ -54,7 +57,8 @@ class Rank:
         peers: what is said to the other ranks and heard of them.
         optimizers: what became of the script's.
         operators: the custom ones that the plan admits.
-        step_offset: steps that were done before this process began.
+        verifying: records this rank in verify mode, else None.
+        stage_offset: added to the number of steps where a precision stage is looked up.
         loss_scales, masters: what the plan's `precision` asks beside casts.
     """
 
@@ -84,7 +88,6 @@ class Rank:
         self.loss_scales = LossScales(self)
         self.masters = Masters(self)
         self.misses = Misses(lambda miss: shortfalls.missed(self, miss))
-        self.step_offset = 0
         self._expect = expect
         self._open_recorder = recorder
         self._recorder: Recorder | None = None
@@ -95,6 +98,8 @@ class Rank:
         self._ended = False
         self._judged = False
         self._pid = os.getpid()
+        self.verifying: Verifying | None = None
+        self.stage_offset = 0
         self.capturing = False  # Dynamo or Inductor is at work
         self.program: Program | None = None
         self.on_idle = self.peers.publish_progress  # changed, if at all, before the recorder opens
@@ -302,7 +307,14 @@ class Rank:
         tensor = first_tensor(args, kwargs)
         samples = tensor.shape[0] if tensor is not None and tensor.dim() else 0
         self.steps.forward(samples, leading=root is self.leading_root())
+        if self.verifying is not None:
+            self.verifying.called(root, args, kwargs)
         self.steps.own += perf_counter() - began
+
+    def returned(self, root: Root, output: Any) -> None:
+        """A root's call came back."""
+        if self.verifying is not None:
+            self.verifying.returned(root, output)
 
     @property
     def in_backward(self) -> bool:
@@ -329,15 +341,17 @@ class Rank:
         takers: list[Reducer] = []
         if gate.asked and plain and not torch_api.compiled_autograd_enabled():
             takers = [reducer for reducer in armed if reducer.takes_over]
-        with gate.Opened(tensors, takers) if takers else nullcontext():
-            self._depth += 1
-            self.steps.own += perf_counter() - began
-            try:
-                yield
-            finally:
-                self._depth -= 1
-        for reducer in armed:
-            reducer.end_backward()
+        watched = nullcontext() if self.verifying is None else self.verifying.backward(tensors)
+        with watched:
+            with gate.Opened(tensors, takers) if takers else nullcontext():
+                self._depth += 1
+                self.steps.own += perf_counter() - began
+                try:
+                    yield
+                finally:
+                    self._depth -= 1
+            for reducer in armed:
+                reducer.end_backward()
         self._backward_done(tensors, armed)
 
     def _before_backward(self) -> None:

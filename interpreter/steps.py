@@ -29,6 +29,7 @@ class StepWatch:
         samples: dim 0 of the leading root's inputs in this step.
         own: seconds in our own Python in this step, copies and collectives excluded.
         wait: seconds blocked in `wait` in this step.
+        on_end: called when a step has ended and was reported.
         on_built: told of each optimizer, once its constructor has run.
         scaler_built: whether the script has a GradScaler that is enabled.
         overflowed: whether this step moves nothing, because gradients are infinite.
@@ -43,6 +44,7 @@ class StepWatch:
         self._loss: torch.Tensor | None = None
         self._backward_seen = False
         self._in_scaler = False
+        self.on_end: Callable[[], None] | None = None
         self.on_built: Callable[[Optimizer], None] | None = None
         self.scaler_built = False
         self.overflowed = False
@@ -111,6 +113,8 @@ class StepWatch:
         self._backward_seen = self.overflowed = False
         self.samples = 0
         self.own = self.wait = 0.0
+        if self.on_end is not None:
+            self.on_end()
 
     def script_ends(self) -> None:
         """Without an optimizer the last step ends here."""

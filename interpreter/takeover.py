@@ -200,8 +200,11 @@ class Takeover:
             return self._run_forward(ddp, *inputs, **kwargs)
         self._rank.called(root, inputs, kwargs)
         if root.path == "stock":
-            return self._run_forward(ddp, *inputs, **kwargs)
-        return ddp.module(*inputs, **kwargs)
+            output = self._run_forward(ddp, *inputs, **kwargs)
+        else:
+            output = ddp.module(*inputs, **kwargs)
+        self._rank.returned(root, output)
+        return output
 
     def root_of(self, ddp: DDP) -> Root | None:
         return self._roots.get(ddp)

@@ -1,4 +1,9 @@
-"""What `capture` asks of Inductor in its words, and what the device of the run cannot follow."""
+"""What `capture` asks of Inductor in its words, and what the device of the run cannot follow.
+
+`rounding = as_eager` keeps the casts that fusion drops: eager rounds every low-precision result,
+a fused kernel only what it stores. `random = exact` leaves random ops to eager's own generator, in
+the script's order; the scheduler's reordering for memory would let a later one draw first.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +15,25 @@ _AUTOTUNE: dict[str, dict[str, object]] = {
     "on": {"max_autotune": True},
     "max": {"max_autotune": True, "coordinate_descent_tuning": True},
 }
+_ROUNDING: dict[str, dict[str, object]] = {
+    "default": {},
+    "as_eager": {"emulate_precision_casts": True},
+}
+_RANDOM: dict[str, dict[str, object]] = {
+    "default": {},
+    "exact": {"fallback_random": True, "reorder_for_peak_memory": False},
+}
 
 
 def inductor_settings(capture: Capture, device: str) -> dict[str, object]:
     """Inductor's settings under a `capture` block; empty where it asks for nothing."""
     graphs = capture.cuda_graphs != "off" and device == "cuda"
-    return _AUTOTUNE[capture.autotune] | ({"triton.cudagraphs": True} if graphs else {})
+    return (
+        _AUTOTUNE[capture.autotune]
+        | ({"triton.cudagraphs": True} if graphs else {})
+        | _ROUNDING[capture.rounding]
+        | _RANDOM[capture.random]
+    )
 
 
 def device_problems(plan: Plan) -> list[Diagnostic]:

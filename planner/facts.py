@@ -11,6 +11,7 @@ from typing import Literal
 
 Engine = Literal["eager", "inductor"]
 Path = Literal["hooks", "in_graph", "stock", "none"]
+EffectKind = Literal["random", "mutation"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,23 @@ class OpFact:
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EffectFact:
+    """Something an op does beside making its result; effects stand in the order of the graph.
+
+    Attributes:
+        kind: `random` takes numbers from a stream; `mutation` changes an input or a buffer.
+        op, module: as in `OpFact`.
+        touches: the stream (`rng:cpu`; `seed:2` for the third of the seeds that the compiler draws
+            at once), or the name of what is changed (`bn.running_mean`, `x`).
+    """
+
+    kind: EffectKind
+    op: str
+    module: str
+    touches: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +173,28 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True)
+class RecomputeFact:
+    """What one `recompute` block came to in a forward graph.
+
+    Attributes:
+        clause: its address (`recompute.blocks`).
+        before, after: bytes saved of what its ops make, without the plan's blocks and with them.
+        ops: how many ops are computed again that would not be otherwise, views left out.
+        limit: bytes that may be saved, under `memory`.
+        objection: why the graph cannot do it, in words; empty when it can.
+        rival: the block that has the op named by `objection` with the same priority.
+    """
+
+    clause: str
+    before: int
+    after: int
+    ops: int
+    limit: int | None = None
+    objection: str = ""
+    rival: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class GraphFact:
     """One captured ATen graph.
 
@@ -173,6 +213,9 @@ class GraphFact:
         kernels: of the compiled graph, in the order in which they run; empty in an eager one.
         sites: of fusion rules, in graph order.
         near: places where a rule's pattern begins and does not go on, in words, by rule.
+        effects: of its ops, in graph order.
+        saved_without: `bytes_saved` if the plan had no `recompute`; None when it has none.
+        recomputed: forward graphs: what the plan's `recompute` blocks came to.
         stage: which of the distinct precision stages of its root it is compiled for.
     """
 
@@ -191,6 +234,9 @@ class GraphFact:
     kernels: tuple[KernelFact, ...] = ()
     sites: tuple[SiteFact, ...] = ()
     near: tuple[tuple[str, str], ...] = ()
+    effects: tuple[EffectFact, ...] = ()
+    saved_without: int | None = None
+    recomputed: tuple[RecomputeFact, ...] = ()
     stage: int = 0
 
     @property
@@ -251,14 +297,14 @@ class OptimizerFact:
     Attributes:
         cls: class name (`AdamW`).
         numel: elements of all its parameters.
-        kind: `as_written` or `fused` (made so by the plan).
+        kind: `as_written`, or `fused` or `compiled` by the plan.
         why: why the plan's wish could not be followed, else empty.
         root: the root most of its parameters belong to, empty when they belong to none.
     """
 
     cls: str
     numel: int
-    kind: Literal["as_written", "fused"]
+    kind: Literal["as_written", "fused", "compiled"]
     why: str = ""
     root: str = ""
 

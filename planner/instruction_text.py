@@ -111,7 +111,7 @@ def _write_update(line: Update) -> str:
 def _read_update(cursor: Cursor) -> Update:
     name = cursor.word()
     cursor.expect("optimizer", "=")
-    kind = "fused" if cursor.one_of(("as_written", "fused")) == "fused" else "as_written"
+    kind: Any = cursor.one_of(("as_written", "fused", "compiled"))
     return Update(name, kind)
 
 

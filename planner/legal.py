@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TypeVar
 
 from sgplan.grammar.diagnostics import Diagnostic, Refused
+from sgplan.planner.facts import EffectFact
 from sgplan.planner.program import (
     Cast,
     Deliver,
@@ -146,6 +148,37 @@ RULES: tuple[Rule, ...] = (
 )
 
 
+def lost_effects(before: Program, after: Program) -> Iterator[str]:
+    """What a pass did to effects: those of a graph, and the order in which graphs have theirs."""
+    graphs = {graph.name: graph for graph in after.graphs}
+    for old in before.graphs:
+        new = graphs.get(old.name)
+        if new is None and old.effects:
+            yield f"`{old.name}` is gone, and with it {effect_words(old.effects[0])}"
+        elif new is not None and new.effects != old.effects:
+            pairs = zip_longest(old.effects, new.effects)
+            had, has = next((a, b) for a, b in pairs if a != b)
+            yield f"effects of `{old.name}`: {effect_words(had)} became {effect_words(has)}"
+    runs, now = _runs_with_effects(before), _runs_with_effects(after)
+    if runs and runs != now:
+        yield f"graphs with effects ran as {' '.join(runs)}, and run as {' '.join(now)} now"
+
+
+def _runs_with_effects(program: Program) -> list[str]:
+    """Graphs with effects, and eager ones, whose effects nobody knows, as they run."""
+    graphs = {graph.name: graph for graph in program.graphs}
+    lines = (line for line in _of(program, Run) if line.graph in graphs)
+    return [n.graph for n in lines if n.eager or graphs[n.graph].effects]
+
+
+def effect_words(effect: EffectFact | None) -> str:
+    """`aten.bernoulli.p` of blocks.0.drop (rng:cpu)."""
+    if effect is None:
+        return "nothing"
+    where = f" of {effect.module}" if effect.module else ""
+    return f"`{effect.op}`{where} ({effect.touches})"
+
+
 def violations(program: Program, promised: frozenset[str]) -> list[str]:
     """Everything that is not allowed in a program of which `promised` holds."""
     return [
@@ -174,7 +207,7 @@ def require(program: Program, before: Program, name: str, promised: frozenset[st
     Raises:
         Refused: with SG0510, the pass, what it broke, and the listing before it.
     """
-    faults = violations(program, promised)
+    faults = [*violations(program, promised), *lost_effects(before, program)]
     if faults:
         notes = (*faults, "the program before the pass:\n" + format_program(before, detail="full"))
         message = f"internal error in pass `{name}`: {faults[0]}"

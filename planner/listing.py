@@ -19,6 +19,7 @@ from sgplan.planner.listing_text import body_lines, header
 from sgplan.planner.pipeline import active_numerics
 from sgplan.planner.program import Program
 from sgplan.planner.program_text import format_program
+from sgplan.planner.recompute import recompute_lines
 from sgplan.planner.select import Match, match_all
 from sgplan.planner.units import counted, human_bytes, human_flops
 from sgplan.planner.words import columns
@@ -108,6 +109,10 @@ def _rules(view: _View) -> list[str]:
 
 def _precision(view: _View) -> list[str]:
     return audit_lines(view.plan, view.facts)
+
+
+def _recomputes(view: _View) -> list[str]:
+    return recompute_lines(view.plan, view.facts)
 
 
 def _programs(view: _View) -> list[str]:
@@ -218,6 +223,7 @@ _SECTIONS: tuple[Callable[[_View], list[str]], ...] = (
     _matches,
     _rules,
     _precision,
+    _recomputes,
     _programs,
     _costs,
     _misses,

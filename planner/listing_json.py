@@ -10,6 +10,7 @@ from sgplan.planner.facts import GraphFact, RootFact
 from sgplan.planner.listing import Parts, notes
 from sgplan.planner.pipeline import active_numerics
 from sgplan.planner.program_text import format_program
+from sgplan.planner.recompute import outcomes
 from sgplan.planner.select import Match, match_all
 from sgplan.planner.wire import encode
 
@@ -27,6 +28,16 @@ def plan_json(plan: Plan, parts: Parts) -> dict[str, Any]:
         "ranks": [
             {"rank": program.rank, "program": encode(program), "text": format_program(program)}
             for program, _ in parts
+        ],
+        "recompute": [
+            {
+                "clause": found.fact.clause,
+                "graph": f"fwd{found.call.suffix}",
+                "before": found.fact.before,
+                "after": found.fact.after,
+                "ops": found.fact.ops,
+            }
+            for found in outcomes(plan, facts)
         ],
         "roots": [_root_json(root) for root in facts.roots],
         "precision": [encode(row) for row in audit(plan, facts)],
@@ -70,4 +81,5 @@ def _graph_json(graph: GraphFact) -> dict[str, Any]:
         "flops": graph.flops,
         "bytes": graph.bytes,
         "bytes_saved": graph.bytes_saved,
+        "saved_without": graph.saved_without,
     }

@@ -6,6 +6,7 @@ and notes, into what `sgplan plan` prints.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
@@ -64,16 +65,32 @@ def _root_row(root: Root) -> list[str]:
 
 def _graph_row(graph: Graph) -> list[str]:
     moved = human_bytes(graph.bytes)
-    saved = human_bytes(graph.bytes_saved)
     return [
         f"graph {graph.name}",
         f"root {graph.root}",
         human_flops(graph.flops),
         f"{moved} moved" if moved else "",
-        f"{saved} saved" if saved else "",
+        _saved(graph),
         counted(graph.kernels, "kernel") if graph.kernels else "",
+        _effects(graph),
         f"in-graph: {' '.join(graph.buckets)}" if graph.buckets else "",
     ]
+
+
+def _effects(graph: Graph) -> str:
+    """`3 random, 2 mutations`."""
+    count = Counter(effect.kind for effect in graph.effects)
+    drawn = f"{count['random']} random" if count["random"] else ""
+    changed = counted(count["mutation"], "mutation") if count["mutation"] else ""
+    return ", ".join(filter(None, (drawn, changed)))
+
+
+def _saved(graph: Graph) -> str:
+    """What the forward keeps, and what it would keep without the plan's `recompute`."""
+    saved, without = human_bytes(graph.bytes_saved), human_bytes(graph.saved_without)
+    if not saved or not without:
+        return f"{saved} saved" if saved else ""
+    return f"{saved} saved, {without} without recompute"
 
 
 def bucket_rows(buckets: Sequence[Bucket]) -> list[list[str]]:

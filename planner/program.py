@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from sgplan.grammar.diagnostics import Span
-from sgplan.planner.facts import Engine, Path
+from sgplan.planner.facts import EffectFact, Engine, Path
 
 # Roots on these paths have buckets; `stock` and `none` have none.
 PLANNED_PATHS = frozenset[Path]({"hooks", "in_graph"})
@@ -60,8 +60,10 @@ class Graph:
         flops: floating-point operations of one call, None when not known.
         bytes: bytes read plus written by its ops, None when not known.
         bytes_saved: activations kept for backward, None when not known.
+        saved_without: the same without the plan's `recompute`; None when it has none.
         kernels: how many the compiler made of it (`show --kernels` lists them), None when none did.
         buckets: backward graphs: buckets whose gradients become final inside the graph.
+        effects: what it draws and changes, in the order that every pass keeps.
     """
 
     name: str
@@ -72,8 +74,10 @@ class Graph:
     flops: int | None = None
     bytes: int | None = None
     bytes_saved: int | None = None
+    saved_without: int | None = None
     kernels: int | None = None
     buckets: tuple[str, ...] = ()
+    effects: tuple[EffectFact, ...] = ()
     origin: Origin | None = None
 
 
@@ -201,7 +205,7 @@ class Update:
 
     name: ClassVar[str] = "update"
     optimizer: str
-    kind: Literal["as_written", "fused"]
+    kind: Literal["as_written", "fused", "compiled"]
     origin: Origin | None = None
 
 

@@ -9,11 +9,11 @@ other, `instruction_text.py` knows how an instruction is spelled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, cast, get_args
 
-from sgplan.planner.facts import Engine, Path
+from sgplan.planner.facts import EffectFact, EffectKind, Engine, Path
 from sgplan.planner.instruction_text import (
     format_instruction,
     parse_instruction,
@@ -67,7 +67,7 @@ def _full_lines(program: Program) -> list[str]:
     return [
         _header(program),
         *columns([_root_cells(root) for root in program.roots]),
-        *columns([_graph_cells(graph) for graph in program.graphs]),
+        *_graph_lines(program.graphs),
         *(line for bucket in program.buckets for line in _bucket_lines(bucket)),
         *_phase_lines(program),
     ]
@@ -92,6 +92,22 @@ def _root_cells(root: Root) -> list[str]:
     return [name, root.engine, root.path, gradients, format_origin(root.origin)]
 
 
+def _graph_lines(graphs: Sequence[Graph]) -> Iterator[str]:
+    rows = columns([_graph_cells(graph) for graph in graphs])
+    for row, graph in zip(rows, graphs, strict=True):
+        yield row
+        yield from columns([_effect_cells(effect) for effect in graph.effects])
+
+
+def _effect_cells(effect: EffectFact) -> list[str]:
+    return [
+        f"  effect {effect.kind}",
+        word(effect.op),
+        f"module {word(effect.module)}",
+        f"touches {word(effect.touches)}",
+    ]
+
+
 def _graph_cells(graph: Graph) -> list[str]:
     def known(name: str, count: int | None) -> str:
         return "" if count is None else f"{name} {count}"
@@ -105,6 +121,7 @@ def _graph_cells(graph: Graph) -> list[str]:
         known("flops", graph.flops),
         known("bytes", graph.bytes),
         known("saved", graph.bytes_saved),
+        known("without", graph.saved_without),
         known("kernels", graph.kernels),
         f"buckets {words(graph.buckets)}" if graph.buckets else "",
         format_origin(graph.origin),
@@ -183,7 +200,7 @@ def parse_program(text: str) -> Program:
 
 
 def _read_line(cursor: Cursor, parts: _Parts, *, indented: bool) -> None:
-    if indented and not cursor.peek("slot"):
+    if indented and not (cursor.peek("slot") or cursor.peek("effect")):
         _read_numbered(cursor, parts)
         return
     _READERS[cursor.one_of(tuple(_READERS))](cursor, parts)
@@ -239,11 +256,23 @@ def _read_graph(cursor: Cursor, parts: _Parts) -> None:
         flops=known("flops"),
         bytes=known("bytes"),
         bytes_saved=known("saved"),
+        saved_without=known("without"),
         kernels=known("kernels"),
         buckets=cursor.words() if cursor.maybe("buckets") else (),
         origin=parse_origin(cursor),
     )
     parts.graphs.append(graph)
+
+
+def _read_effect(cursor: Cursor, parts: _Parts) -> None:
+    if not parts.graphs:
+        raise cursor.error("a graph")
+    kind = cast(EffectKind, cursor.one_of(get_args(EffectKind)))
+    op = cursor.word()
+    effect = EffectFact(kind, op, _named(cursor, "module"), _named(cursor, "touches"))
+    cursor.end()
+    graph = parts.graphs[-1]
+    parts.graphs[-1] = replace(graph, effects=(*graph.effects, effect))
 
 
 def _read_bucket(cursor: Cursor, parts: _Parts) -> None:
@@ -289,6 +318,7 @@ _READERS: dict[str, Callable[[Cursor, _Parts], None]] = {
     "program": _read_header,
     "root": _read_root,
     "graph": _read_graph,
+    "effect": _read_effect,
     "bucket": _read_bucket,
     "slot": _read_slot,
     **{name: _phase_reader(name) for name in PHASES},

@@ -30,6 +30,7 @@ __all__ = [
     "break_graph_at",
     "capture_only",
     "compilation_metrics",
+    "compile_errors",
     "compile_fx",
     "compile_fx_inner",
     "compile_id",
@@ -38,10 +39,12 @@ __all__ = [
     "compiler_config",
     "compiling_frame",
     "compute_at_once",
+    "copied_graph",
     "copy_all",
     "default_group",
     "default_store",
     "descriptors",
+    "draw_as_eager",
     "dynamo_counters",
     "fake_mode",
     "fake_mode_of",
@@ -65,13 +68,21 @@ __all__ = [
     "input_source",
     "is_fake",
     "is_saved",
+    "mark_recompute",
+    "mark_saved",
+    "min_cut",
+    "mutated_inputs",
     "op_names",
     "ops_without_fake",
     "optimize_ddp_mode",
     "own_connection",
+    "partitioner",
+    "plain_compile",
     "plain_input",
     "plain_output",
     "queue_callback",
+    "recompile_limit_error",
+    "recomputed_by_script",
     "registered_op",
     "replace_inductor_wrapper",
     "running_node",
@@ -314,6 +325,13 @@ def is_fake(value: object) -> bool:
     from torch._subclasses.fake_tensor import FakeTensor
 
     return isinstance(value, FakeTensor)
+
+
+def draw_as_eager() -> None:
+    """Make compiled code draw random numbers as eager does, in every later compile."""
+    from torch._inductor import config
+
+    config.fallback_random = True
 
 
 def graph_cache_enabled() -> bool:
@@ -622,6 +640,128 @@ def _with_named_bodies(gm: fx.GraphModule) -> fx.GraphModule:
     return gm
 
 
+def partitioner(cut: Callable[..., tuple[fx.GraphModule, fx.GraphModule]], key: str) -> Any:
+    """A `custom_partitioner_fn` for Inductor's config: what cuts joint graphs in two.
+
+    Args:
+        cut: called with the joint graph behind Inductor's passes, its inputs, and what
+            `min_cut` takes by name.
+        key: part of the key of both caches.
+    """
+    from torch._inductor.custom_graph_pass import CustomPartitionerFn
+
+    class Partitioner(CustomPartitionerFn):
+        def __call__(
+            self, gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
+        ) -> tuple[fx.GraphModule, fx.GraphModule]:
+            return cut(gm, joint_inputs, **kwargs)
+
+        def uuid(self) -> str:
+            return key
+
+        def __repr__(self) -> str:
+            return key
+
+        # What the caches' keys are made of is pickled.
+        def __reduce__(self) -> Any:
+            return str, (key,)
+
+    return Partitioner()
+
+
+def min_cut(
+    joint: fx.GraphModule, inputs: Sequence[Any], budget: float | None, **given: Any
+) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """Forward and backward of a joint graph, which is changed (`min_cut_rematerialization_…`).
+
+    Torch keeps the random state for every marked op with the tag of random ops, attention without
+    dropout among them. None of the plan's marks is on an op that draws, so that is left to the ops
+    of the script's own checkpoints.
+
+    Args:
+        budget: `activation_memory_budget`, between 0 and 1 and neither of them; None leaves the
+            script's own.
+        given: what Inductor passes to a partitioner.
+    """
+    from torch._functorch import partitioners
+
+    settings = {} if budget is None else {"activation_memory_budget": budget}
+    keeps_states = partitioners.has_recomputable_rng_ops
+
+    def of_script(gm: fx.GraphModule) -> bool:
+        return keeps_states(gm) and any(map(recomputed_by_script, gm.graph.nodes))
+
+    partitioners.has_recomputable_rng_ops = of_script
+    try:
+        with functorch_config(**settings):
+            cut = partitioners.min_cut_rematerialization_partition(joint, inputs, **given)
+    finally:
+        partitioners.has_recomputable_rng_ops = keeps_states
+    _describe_saved(cut[0], joint, given["num_fwd_outputs"])
+    return cut
+
+
+def _describe_saved(forward: fx.GraphModule, joint: fx.GraphModule, outputs: int) -> None:
+    """Descriptors for a forward graph that lost them when random states were added to it."""
+    from torch._functorch._aot_autograd.descriptors import SavedForBackwardsAOTOutput
+    from torch.utils._pytree import tree_leaves
+
+    output = forward.graph.output_node()
+    if "desc" in output.meta:
+        return
+    assert isinstance(output.args[0], (list, tuple))
+    own = tree_leaves(joint.graph.output_node().meta["desc"], is_leaf=_is_descriptor)[:outputs]
+    saved = len(output.args[0]) - len(own)
+    output.meta["desc"] = [*own, *(SavedForBackwardsAOTOutput(i) for i in range(saved))]
+
+
+def copied_graph(joint: fx.GraphModule) -> fx.GraphModule:
+    """A copy whose nodes can be marked; names, metadata and submodules are those of `joint`."""
+    graph = fx.Graph()
+    copied: Any = graph.graph_copy(joint.graph, {}, return_output_node=True)
+    values, output = copied
+    graph.output(values).meta = dict(output.meta)
+    return fx.GraphModule(joint, graph)
+
+
+def mark_recompute(node: fx.Node) -> None:
+    """Have the min cut compute a node again (`node.meta["recompute"]`)."""
+    from torch.utils.checkpoint import CheckpointPolicy
+
+    node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+
+
+def mark_saved(node: fx.Node) -> None:
+    """Keep the min cut from computing a node again."""
+    from torch.utils.checkpoint import CheckpointPolicy
+
+    node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+
+
+def recomputed_by_script(node: fx.Node) -> bool:
+    """Whether a node stands in a `torch.utils.checkpoint` of the script (`ac_graph_id`)."""
+    return "ac_graph_id" in node.meta
+
+
+def mutated_inputs(graph: fx.Graph) -> list[fx.Node]:
+    """The placeholders whose tensors are written behind the graph, by what it returns for them.
+
+    Source: `InputMutationAOTOutput` among the output descriptors. What is written inside of the
+    graph is not among them.
+    """
+    from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
+    from torch.utils._pytree import tree_leaves
+
+    found = tree_leaves(graph.output_node().meta.get("desc", ()), is_leaf=_is_descriptor)
+    written = [d.mutated_input for d in found if isinstance(d, InputMutationAOTOutput)]
+    nodes = [node for node in graph.nodes if node.op == "placeholder"]
+    return [node for node in nodes if node.meta.get("desc") in written]
+
+
+def _is_descriptor(value: Any) -> bool:
+    return not isinstance(value, (list, tuple))
+
+
 def gradient_inputs(backward: fx.GraphModule) -> list[int | None]:
     """For each output of a backward graph: the Dynamo input whose gradient it is, else None.
 
@@ -672,6 +812,39 @@ def compile_id() -> tuple[int, int] | None:
     if found is None or found.frame_id is None or found.frame_compile_id is None:
         return None
     return found.frame_id, found.frame_compile_id
+
+
+# Before anything of ours takes its place.
+_compile = torch.compile
+
+
+def plain_compile(
+    function: Callable[..., Any], backend: Callable[..., Any], limit: int
+) -> Callable[..., Any]:
+    """`torch.compile(function)` as torch has it, whole, with static shapes; no part of a plan.
+
+    Args:
+        limit: compiles; the next one is an error.
+    """
+    compile_whole: Any = _compile
+    return compile_whole(
+        function, backend=backend, fullgraph=True, dynamic=False, recompile_limit=limit
+    )
+
+
+def recompile_limit_error() -> type[BaseException]:
+    """What a compile beyond its limit fails with (`_dynamo.exc.FailOnRecompileLimitHit`)."""
+    from torch._dynamo.exc import FailOnRecompileLimitHit
+
+    return FailOnRecompileLimitHit
+
+
+def compile_errors() -> tuple[type[BaseException], ...]:
+    """What a compile fails with, before anything ran (`_dynamo.exc`, `_inductor.exc`)."""
+    from torch._dynamo.exc import TorchDynamoException
+    from torch._inductor.exc import InductorError
+
+    return TorchDynamoException, recompile_limit_error(), InductorError
 
 
 def graph_break_error() -> type[BaseException]:

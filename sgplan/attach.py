@@ -52,10 +52,24 @@ def _attach(torch: Any, role: str) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         plan = PlanFile.from_wire(wire["plan"]).resolve(world, device)
+        task = _task(folder, mode)
+        if task is not None:
+            from sgplan.planner.leave_out import without
+
+            plan = without(plan, task.without)
     except Refused as refused:
         _refuse(recorder(), refused)
     else:
-        _install(plan, mode, folder, number, recorder, wire["expect"], role)
+        _install(plan, mode, folder, number, recorder, wire["expect"], role, task)
+
+
+def _task(folder: Path, mode: str) -> Any:
+    """What `sgplan verify` wants of this rank; None in any other mode."""
+    if mode != "verify":
+        return None
+    from sgplan.interpreter.verifying import Task
+
+    return Task(**msgpack.unpackb((folder / "verify.msgpack").read_bytes()))
 
 
 def _refuse(opened: record.Recorder, refused: Refused) -> None:
@@ -67,9 +81,16 @@ def _refuse(opened: record.Recorder, refused: Refused) -> None:
 
 
 def _install(
-    plan: Any, mode: Any, folder: Path, number: int, recorder: Any, expect: Any, role: str
+    plan: Any,
+    mode: Any,
+    folder: Path,
+    number: int,
+    recorder: Any,
+    expect: Any,
+    role: str,
+    task: Any,
 ) -> None:
-    from sgplan.interpreter import backward, ops, optimizers, unsupported
+    from sgplan.interpreter import backward, compiled_step, ops, optimizers, unsupported
     from sgplan.interpreter.compiling import Compiling
     from sgplan.interpreter.graph_backend import GraphBackend
     from sgplan.interpreter.handlers import collectives, compute, memory, state
@@ -77,6 +98,7 @@ def _install(
     from sgplan.interpreter.planmode import PlanMode
     from sgplan.interpreter.rank import Rank
     from sgplan.interpreter.takeover import Takeover
+    from sgplan.interpreter.verifying import Verifying
     from sgplan.planner.capture.record import record_graph
 
     del ops, collectives, compute, memory, state  # imported for what they register
@@ -91,12 +113,24 @@ def _install(
         rank.on_idle = planning.on_idle
     backward.install(rank, None if planning is None else planning.finish)
     Outermost(rank, compiling.entering, compiling.compiles).install()
+    if task is not None:
+        rank.verifying = Verifying(rank, task)
+        rank.stage_offset = task.offset
+        rank.verifying.install()
     rank.loss_scales.install()
     rank.masters.install()
+    if rank.verifying is not None:  # behind those that give the optimizer other tensors
+        rank.verifying.watch_updates()
     rank.steps.install()
     rank.misses.install()
     found = rank.optimizers
-    optimizers.install(optimizers.Fusing(found.wants_fused, found.fused_built, found.cannot_fuse))
+    optimizers.install(optimizers.Fusing(found.wants_fused, found.fused_built, found.cannot_follow))
+    if any(update.optimizer == "compiled" for update in plan.updates):
+        compiled_step.install(
+            compiled_step.CompilingSteps(
+                found.wants_compiled, found.step_compiles, found.step_compiled, found.cannot_follow
+            )
+        )
     unsupported.watch_spawn(lambda text: rank.once(events.NoteAdded, "unsupported", text))
     rank.watch_exit()
     if role == "rank":
@@ -111,6 +145,7 @@ def _planner() -> Any:
         engine_settings,
         overlap,
         pipeline,
+        recompute,
         rules,
         select,
     )
@@ -127,7 +162,11 @@ def _planner() -> Any:
         settings=engine_settings.inductor_settings,
         device=engine_settings.device_problems,
         rules=rules.rules_of,
-        missed=rules.missed,
-        miscounted=rules.miscounted,
+        recomputes=recompute.requests_of,
+        missed=lambda plan, facts: [*rules.missed(plan, facts), *recompute.broken(plan, facts)],
+        miscounted=lambda plan, facts: [
+            *rules.miscounted(plan, facts),
+            *recompute.idle(plan, facts),
+        ],
         part=lambda program, facts: msgpack.Packer().pack(artefact.encode_part(program, facts)),
     )

@@ -21,7 +21,7 @@ def changes(plan: Plan, part: Part) -> list[str]:
     """What the plan does to the script on one rank, one phrase each; empty for a mere observer."""
     facts = part.facts
     found = [text for root in facts.roots for text in _of_root(plan, root)]
-    found += [f"{o.cls} is fused" for o in facts.optimizers if o.kind == "fused"]
+    found += [f"{o.cls} is {o.kind}" for o in facts.optimizers if o.kind != "as_written"]
     found += [f"{change.name} changes numerics" for change in active_numerics(plan, facts)]
     return found
 

@@ -20,9 +20,8 @@ from sgplan.failure import Failure
 from sgplan.grammar.diagnostics import Refused
 from sgplan.grammar.nearest import joined, nearest
 
-COMMANDS = ("check", "plan", "apply", "show", "init", "fmt", "explain", "doctor")
+COMMANDS = ("check", "plan", "apply", "verify", "show", "init", "fmt", "explain", "doctor")
 LATER = {
-    "verify": "the numeric proof against the plain script",
     "top": "the dashboard",
     "simulate": "the simulator",
     "trace": "the timeline",

@@ -10,7 +10,8 @@ import argparse
 import os
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, Literal
 
@@ -23,8 +24,8 @@ from sgplan.report import Run
 from sgplan.runfolder import RunFolder
 from sgplan.summary import Summary
 
-# A plan's listing is our standard output: what the script prints until then goes beside it.
-_STDOUT = {"apply": 1, "plan": 2}
+# A listing or a comparison is our standard output: what the script prints goes beside it.
+_STDOUT = {"apply": 1, "plan": 2, "verify": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +39,18 @@ class Request:
         expect: digests of an artefact that the run must reproduce, or None.
         run_dir: the folder the user named, or None.
         progress: `shown`, or `silent` for `--quiet`.
+        task: what `verify` wants of the ranks (`interpreter.verifying.Task` as a map), or None.
+        variables: of the child's environment, beside those it inherits.
     """
 
-    mode: Literal["apply", "plan"]
+    mode: Literal["apply", "plan", "verify"]
     plan: PlanFile
     command: tuple[str, ...]
     expect: dict[str, Any] | None = None
     run_dir: str | None = None
     progress: Literal["shown", "silent"] = "shown"
+    task: dict[str, Any] | None = None
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def requested(mode: Literal["apply", "plan"], args: argparse.Namespace) -> Request:
@@ -87,7 +92,10 @@ def execute(request: Request) -> Executed:
     folder.write_plan(request.plan, request.expect)
     observer = Observer(folder.path)
     started = time.time()
-    environ = launch.environment(folder.path, request.mode, os.environ)
+    if request.task is not None:
+        folder.write_task(request.task)
+    inherited = {**os.environ, **request.variables}
+    environ = launch.environment(folder.path, request.mode, inherited)
     job = launch.Job(request.command, environ, folder.log, stdout=_STDOUT[request.mode])
     status = job.run(_screen(request, observer))
     observer.finish()

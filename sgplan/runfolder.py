@@ -58,6 +58,10 @@ class RunFolder:
         data = cast(bytes, msgpack.packb({"plan": plan.to_wire(), "expect": expect}))
         (self.path / "plan.msgpack").write_bytes(data)
 
+    def write_task(self, task: dict[str, Any]) -> None:
+        """What `verify` wants of the ranks."""
+        (self.path / "verify.msgpack").write_bytes(cast(bytes, msgpack.packb(task)))
+
     def read_plan(self) -> PlanFile:
         """The plan the ranks ran under.
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sgplan.grammar.checks.view import View, no_effect, place_of
 from sgplan.grammar.diagnostics import Diagnostic
 
-_INDUCTOR_ONLY = ("autotune", "cuda_graphs", "rounding")
+_INDUCTOR_ONLY = ("autotune", "cuda_graphs", "rounding", "random")
 
 
 def check_capture(view: View) -> Iterator[Diagnostic]:

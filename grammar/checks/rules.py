@@ -1,8 +1,8 @@
-"""`fuse` and `separate`: rules that claim the same ops, rules that can claim none."""
+"""Rules that claim the same ops, rules that can claim none, rules without a graph."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from sgplan.grammar.checks.view import View, place_of
 from sgplan.grammar.diagnostics import Diagnostic, Label
@@ -11,11 +11,18 @@ from sgplan.grammar.written import WrittenBlock
 
 def check_rules(view: View) -> Iterator[Diagnostic]:
     """Every rule by itself, and against the rules before it."""
-    seen: list[WrittenBlock] = []
-    for block in view.all("fuse", "separate"):
+    rules = list(view.all("fuse", "separate"))
+    for block in rules:
         yield from _claims_nothing(block)
-        yield from _graphless(view, block)
+        yield from graphless(view, block)
         yield from _lonely(block)
+    yield from same_ops(view, rules)
+
+
+def same_ops(view: View, blocks: Iterable[WrittenBlock]) -> Iterator[Diagnostic]:
+    """SG0601 for every block that selects what an earlier one has, with the same priority."""
+    seen: list[WrittenBlock] = []
+    for block in blocks:
         if not view.is_sure(block, "match", "in", "except", "model", "priority"):
             continue
         for earlier in seen:
@@ -69,7 +76,8 @@ def _lonely(block: WrittenBlock) -> Iterator[Diagnostic]:
         )
 
 
-def _graphless(view: View, block: WrittenBlock) -> Iterator[Diagnostic]:
+def graphless(view: View, block: WrittenBlock) -> Iterator[Diagnostic]:
+    """SG0521 for a rule under an engine that makes no graph."""
     capture = view.speaking_for("capture", block)
     if capture is not None and capture.value("engine", "auto") == "eager":
         yield Diagnostic(

@@ -21,6 +21,7 @@ from sgplan.planner import torch_api
 from sgplan.planner.capture.device_profile import measured
 from sgplan.planner.capture.insert import GROUP_BYTES, OPS_VERSION, insert_ready
 from sgplan.planner.capture.once import SideFile, dynamo_digest
+from sgplan.planner.capture.recompute import NOTHING, Recomputing
 from sgplan.planner.capture.rewrite import GraphPass, rewritten
 from sgplan.planner.capture.sites import DeviceProfile
 from sgplan.planner.capture.steering import STEERING_VERSION, Schedule, Steering
@@ -86,6 +87,7 @@ class GraphCompiler:
         reductions: `in_graph` puts `sgplan.ready` into backward graphs.
         ruling: what the plan says of fusion.
         passes: what changes the Dynamo graph, in order.
+        recomputing: what the backward computes again.
         context: what the record depends on beside the graph, such as names of parameters.
     """
 
@@ -93,6 +95,7 @@ class GraphCompiler:
     reductions: Reductions
     ruling: Ruling = Ruling()
     passes: tuple[GraphPass, ...] = ()
+    recomputing: Recomputing = NOTHING
     context: str = ""
 
     def compile(
@@ -105,18 +108,20 @@ class GraphCompiler:
         without its record.
         """
         began = time.perf_counter()
+        partition = self.recomputing.partition()
+        patches = patches | partition.patches
         kind = (OPS_VERSION, GROUP_BYTES, STEERING_VERSION, self.reductions, self.ruling.rules)
         kind = (*kind, [each.key for each in self.passes])
         digest = dynamo_digest(gm, inputs, str((*kind, sorted(patches.items()), self.context)))
         side = SideFile(Path(torch_api.inductor_cache_dir()) / "sgplan", digest)
-        changed = rewritten(gm, self.passes)
+        changed = rewritten(gm, self.passes, self.ruling.modules)
         graphs: list[GraphFact] = []
         met = 0
 
         def inner(graph: fx.GraphModule, example: Sequence[Any], **kwargs: Any) -> Any:
             nonlocal met
             direction = _direction(kwargs)
-            fact = self.record(graph, direction, inputs)
+            fact = partition.told(self.record(graph, direction, inputs))
             if direction == "backward" and self.reductions == "in_graph":
                 insert_ready(graph, inputs)
             number = len(graphs)
@@ -262,6 +267,7 @@ class InductorRecorder:
     reductions: Reductions = "none"
     ruling: Ruling = Ruling()
     passes: tuple[GraphPass, ...] = ()
+    recomputing: Recomputing = NOTHING
 
     def compile(
         self, gm: fx.GraphModule, inputs: Sequence[Any], patches: dict[str, Any], name: str | None
@@ -269,12 +275,13 @@ class InductorRecorder:
         """Trace and schedule as `GraphCompiler` does, make no code, run plain Python."""
         began = time.perf_counter()
         written = as_eager_runs(gm, inputs, self.record)
-        changed = rewritten(gm, self.passes)
+        changed = rewritten(gm, self.passes, self.ruling.modules)
+        partition = self.recomputing.partition()
         graphs: list[GraphFact] = []
 
         def inner(graph: fx.GraphModule, example: Sequence[Any], **kwargs: Any) -> Any:
             direction = _direction(kwargs)
-            fact = self.record(graph, direction, inputs)
+            fact = partition.told(self.record(graph, direction, inputs))
             if direction == "backward" and self.reductions == "in_graph":
                 insert_ready(graph, inputs)
             schedule = self._schedule(graph, example, kwargs, changed.placed)
@@ -288,7 +295,7 @@ class InductorRecorder:
                 changed.gm,
                 [*inputs, *changed.inputs],
                 inner_compile=inner,
-                config_patches=patches,
+                config_patches=patches | partition.patches,
                 compile_region_name=name,
             )
         return Compiled(gm.forward, graphs, time.perf_counter() - began, "off", written)

@@ -36,7 +36,7 @@ def flops(node: fx.Node) -> int:
 
 def bytes_moved(node: fx.Node) -> int:
     """Bytes of the tensors read plus those written; a view moves none."""
-    if _is_view(node):
+    if is_view(node):
         return 0
     return sum(map(nbytes, (*_read(node), *_tensors(node))))
 
@@ -44,6 +44,11 @@ def bytes_moved(node: fx.Node) -> int:
 def bytes_saved(graph: fx.GraphModule) -> int:
     """Bytes of activations a forward graph keeps: inputs and parameters live anyway, and views
     of one value count once."""
+    return sum(saved_results(graph).values())
+
+
+def saved_results(graph: fx.GraphModule) -> dict[fx.Node, int]:
+    """The ops of a forward graph whose results are kept for the backward, and their bytes."""
     _, kinds = torch_api.descriptors(graph)
     values = graph.graph.output_node().args[0]
     assert isinstance(values, (list, tuple))
@@ -52,9 +57,7 @@ def bytes_saved(graph: fx.GraphModule) -> int:
         for value, kind in zip(values, kinds, strict=True)
         if torch_api.is_saved(kind) and isinstance(value, fx.Node)
     }
-    return sum(
-        nbytes(value) for node in kept if node.op == "call_function" for value in _tensors(node)
-    )
+    return {node: sum(map(nbytes, _tensors(node))) for node in kept if node.op == "call_function"}
 
 
 def numel(value: torch.Tensor) -> int:
@@ -70,21 +73,22 @@ def nbytes(value: torch.Tensor) -> int:
 
 def memory_owner(node: fx.Node) -> fx.Node:
     """The op that made the memory, behind views and `getitem`s."""
-    while (_is_view(node) or node.target is operator.getitem) and node.all_input_nodes:
+    while (is_view(node) or node.target is operator.getitem) and node.all_input_nodes:
         node = node.all_input_nodes[0]
     return node
 
 
 def _result(node: fx.Node) -> fx.Node:
     """As `memory_owner`, but one result of an op with several stands for itself."""
-    while _is_view(node):
+    while is_view(node):
         node = node.all_input_nodes[0]
-    if node.target is operator.getitem and _is_view(node.all_input_nodes[0]):
+    if node.target is operator.getitem and is_view(node.all_input_nodes[0]):
         return _result(node.all_input_nodes[0])
     return node
 
 
-def _is_view(node: fx.Node) -> bool:
+def is_view(node: fx.Node) -> bool:
+    """Whether a node looks at memory that another has made."""
     return isinstance(node.target, torch._ops.OpOverload) and _aliases(node.target)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import torch.fx as fx
 
-from sgplan.planner.capture.provenance import module_of
+from sgplan.planner.capture.provenance import caller, module_of
 from sgplan.planner.capture.record import op_families, op_name, origin_of
 from sgplan.planner.families import base_name, is_layout
 
@@ -123,14 +123,6 @@ def _name(node: fx.Node) -> str:
         return node.name
     part = "backward" if _is_backward(node) else "forward"
     return f"{caller(node)}/{op_name(origin_of(node))}/{part}"
-
-
-def caller(node: fx.Node) -> str:
-    """The name of the Dynamo node whose call this is; empty for what a rewrite added."""
-    if origins := node.meta.get("from_node"):
-        return origins[0].name
-    stack = node.meta.get("source_fn_stack") or node.meta.get("fwd_source_fn_stack")
-    return stack[-1][0] if stack else ""
 
 
 def flows(group_of: Mapping[fx.Node, OpGroup]) -> Iterator[Flow]:

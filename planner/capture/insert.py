@@ -19,7 +19,8 @@ from typing import Any
 import torch
 import torch.fx as fx
 
-from sgplan.planner import torch_api
+from sgplan.planner import effects, torch_api
+from sgplan.planner.capture.effects import graph_accesses
 
 OPS_VERSION = 2
 GROUP_BYTES = 1 << 20
@@ -98,7 +99,12 @@ def grouped(gradients: Sequence[Gradient]) -> list[list[Gradient]]:
 
 
 def insert_ready(gm: fx.GraphModule, inputs: Sequence[Any]) -> int:
-    """Rewrite a backward graph in place; returns the number of `ready` ops."""
+    """Rewrite a backward graph in place; returns the number of `ready` ops.
+
+    Raises:
+        Refused: effects did not stay in order, which is a fault of ours (SG0540).
+    """
+    before = graph_accesses(gm.graph)
     gradients = parameter_gradients(gm, inputs)
     groups = grouped(gradients)
     output = gm.graph.output_node()
@@ -111,6 +117,7 @@ def insert_ready(gm: fx.GraphModule, inputs: Sequence[Any]) -> int:
     output.args = (type(given)(values),)
     gm.graph.lint()
     gm.recompile()
+    effects.require("insert_ready", before, graph_accesses(gm.graph))
     return len(groups)
 
 

@@ -1,4 +1,4 @@
-"""Names as in the unwrapped model: of the module behind a node, and of a region's values.
+"""Names as in the unwrapped model: of the op, module and call behind a node, of a region's values.
 
 Wrappers put themselves into names (`module.`, `_orig_mod.`, `L['fn'].__self__.`); none of them may
 reach a plan, a listing or a selector.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import torch
 import torch.fx as fx
@@ -18,6 +19,7 @@ _ROOT = re.compile(r"\A[LG]\[[^\]]*\](?:\.__self__|\.__wrapped__|\.__func__)*")
 _KEY = re.compile(r"\[(['\"]?)([^\]'\"]*)\1\]")
 _ARGUMENT = re.compile(r"\AL\['args'\]\[(\d+)\]\Z")
 _LAST_KEY = re.compile(r"\[['\"](\w+)['\"]\]\Z")
+_OWNED = re.compile(r"\._(?:parameters|buffers)(?=\[)")
 _NUMBER = re.compile(r"_\d+\Z")
 
 # Containers of children, and wrappers that are never part of a model's own names.
@@ -48,6 +50,23 @@ def module_of(node: fx.Node, modules: Collection[str] = ()) -> str:
     return module_path(list(stack.values())[-1][0], modules)
 
 
+def op_name(target: Any) -> str:
+    """`aten.addmm.default`, `mylib::scan.default`; of a higher-order op its own name."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return f"higher_order::{getattr(target, '__name__', str(target))}"
+    if target.namespace in ("aten", "prims"):
+        return str(target)
+    return f"{target.namespace}::{str(target).split('.', 1)[1]}"
+
+
+def caller(node: fx.Node) -> str:
+    """The name of the Dynamo node whose call this is; empty for what a rewrite added."""
+    if origins := node.meta.get("from_node"):
+        return origins[0].name
+    stack = node.meta.get("source_fn_stack") or node.meta.get("fwd_source_fn_stack")
+    return stack[-1][0] if stack else ""
+
+
 def input_names(
     graph: fx.GraphModule, inputs: Sequence[object], signature: Sequence[str] = ()
 ) -> tuple[str | None, ...]:
@@ -66,6 +85,30 @@ def input_names(
         else None
         for node, value in zip(placeholders, inputs, strict=False)
     )
+
+
+def memory_names(
+    graph: fx.GraphModule, modules: Collection[str] = (), signature: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Names of all inputs of a Dynamo graph: `bn.running_mean`, `x`.
+
+    Dynamo forgets where inputs come from when its compile is over.
+
+    Args:
+        graph: as Dynamo made it.
+        modules: as in `module_path`.
+        signature: as in `input_names`.
+    """
+    found: list[str] = []
+    for node in graph.graph.nodes:
+        if node.op != "placeholder":
+            continue
+        source = torch_api.input_source(node)
+        if _of_a_module(source):
+            found.append(module_path(_OWNED.sub("", source), modules))
+        else:
+            found.append(_input_name(source, node.name, signature))
+    return tuple(found)
 
 
 def _of_a_module(source: str) -> bool:

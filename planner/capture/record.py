@@ -18,8 +18,10 @@ from torch.utils import _pytree as pytree
 
 from sgplan.planner import torch_api
 from sgplan.planner.capture.cost import bytes_moved, bytes_saved, flops, memory_owner
-from sgplan.planner.capture.provenance import module_of
+from sgplan.planner.capture.effects import graph_accesses
+from sgplan.planner.capture.provenance import module_of, op_name
 from sgplan.planner.capture.structure import structural_digest
+from sgplan.planner.effects import effects_of
 from sgplan.planner.facts import GradientFact, GraphFact, OpFact
 from sgplan.planner.families import BIAS_OPERAND, base_name, families_of
 
@@ -34,10 +36,12 @@ class ValueNames:
     Attributes:
         inputs: by place; None for parameters, buffers and sizes.
         outputs: by place.
+        memory: of every input, parameters and buffers too (`capture.provenance.memory_names`).
     """
 
     inputs: tuple[str | None, ...] = ()
     outputs: tuple[str, ...] = ()
+    memory: tuple[str, ...] = ()
 
 
 def record_graph(
@@ -63,6 +67,7 @@ def record_graph(
     """
     nodes = [node for node in graph.graph.nodes if _is_op(node)]
     ops = tuple(_op_fact(node, modules) for node in nodes)
+    names = names or ValueNames()
     common = partial(
         GraphFact,
         direction=direction,
@@ -71,8 +76,8 @@ def record_graph(
         region=region,
         ops=ops,
         variant=variant,
+        effects=effects_of(graph_accesses(graph.graph, modules, names.memory)),
     )
-    names = names or ValueNames()
     if direction == "forward":
         inputs = _inputs(graph, names)
         return common(
@@ -87,15 +92,6 @@ def record_graph(
         gradients=tuple(_gradients(graph, gradients, groups, nodes, ops)),
         heavy_after=_heavy(ops),
     )
-
-
-def op_name(target: Any) -> str:
-    """`aten.addmm.default`, `mylib::scan.default`; of a higher-order op its own name."""
-    if not isinstance(target, torch._ops.OpOverload):
-        return f"higher_order::{getattr(target, '__name__', str(target))}"
-    if target.namespace in ("aten", "prims"):
-        return str(target)
-    return f"{target.namespace}::{str(target).split('.', 1)[1]}"
 
 
 def _is_op(node: fx.Node) -> bool:

@@ -6,12 +6,15 @@ own and leaves the one that it is given as it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import torch.fx as fx
 
+from sgplan.planner import effects
+from sgplan.planner.capture.effects import dynamo_accesses
+from sgplan.planner.capture.provenance import memory_names
 from sgplan.planner.facts import Placed
 
 
@@ -57,9 +60,25 @@ class GraphPass(Protocol):
         ...
 
 
-def rewritten(gm: fx.GraphModule, passes: Sequence[GraphPass]) -> Rewritten:
-    """The graph after all passes."""
+def rewritten(
+    gm: fx.GraphModule, passes: Sequence[GraphPass], modules: Collection[str] = ()
+) -> Rewritten:
+    """The graph after all passes.
+
+    Args:
+        modules: module paths of the unwrapped model.
+
+    Raises:
+        Refused: a pass did not keep effects in order, which is a fault of ours (SG0540).
+    """
     graph = Rewritten(gm)
+    names = memory_names(gm, modules) if passes else ()
     for each in passes:
-        graph = each.apply(graph)
+        before, graph = graph, each.apply(graph)
+        if graph.gm is not before.gm:
+            effects.require(
+                each.name,
+                dynamo_accesses(before.gm, names, modules),
+                dynamo_accesses(graph.gm, names, modules),
+            )
     return graph

@@ -20,8 +20,9 @@ from typing import Any, Literal
 import torch
 import torch.fx as fx
 
-from sgplan.planner import torch_api
+from sgplan.planner import effects, torch_api
 from sgplan.planner.capture.bias import claims_bias, split_bias
+from sgplan.planner.capture.effects import graph_accesses
 from sgplan.planner.capture.groups import Flow, OpGroup, caller, group_ops
 from sgplan.planner.capture.record import op_name
 from sgplan.planner.capture.sites import DeviceProfile, Found, Site, find, judge
@@ -86,7 +87,19 @@ class Steering:
     # --- before ----------------------------------------------------------------------------------
 
     def rewrite(self, graph: fx.Graph) -> None:
-        """Find the sites and prepare the graph for what the rules say of them."""
+        """Find the sites and prepare the graph for what the rules say of them.
+
+        Raises:
+            Refused: effects did not stay in order, which is a fault of ours (SG0540).
+        """
+        if not self.steers:
+            self._prepare(graph)
+            return
+        before = graph_accesses(graph, self.modules)
+        self._prepare(graph)
+        effects.require("steer_fusion", before, graph_accesses(graph, self.modules))
+
+    def _prepare(self, graph: fx.Graph) -> None:
         self._group_of = group_ops(graph, self.modules)
         self._found = find(self.rules, self._group_of)
         judge(self._found.sites, self.profile)

@@ -2,7 +2,8 @@
 
     (nothing)   ->   update AdamW optimizer=fused
 
-An optimizer that cannot be fused stays as written; its fact says why and the listing repeats it.
+An optimizer that cannot be fused or compiled stays as written; its fact says why and the listing
+repeats it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from sgplan.planner.origins import asked
 from sgplan.planner.passes.base import with_phase
 from sgplan.planner.program import Instruction, Program, Update
 
-CHANGE = "fused optimizers round differently from the script's own (`update.optimizer`)"
+CHANGE = "{} optimizers round differently from the script's own (`update.optimizer`)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,8 @@ class InsertUpdates:
     promises: ClassVar[frozenset[str]] = frozenset({"updates"})
 
     def numerics(self, plan: Plan, facts: Facts) -> str:
-        return CHANGE if any(o.kind == "fused" for o in facts.optimizers) else ""
+        kinds = sorted({o.kind for o in facts.optimizers} - {"as_written"})
+        return CHANGE.format(" and ".join(kinds)) if kinds else ""
 
     def apply(self, program: Program, plan: Plan, facts: Facts) -> Program:
         names = optimizer_names(facts)

@@ -133,8 +133,10 @@ def _graph(
         flops=fact.flops,
         bytes=fact.bytes,
         bytes_saved=fact.bytes_saved if fact.direction == "forward" else None,
+        saved_without=fact.saved_without,
         kernels=len(fact.kernels) or None,
         buckets=buckets,
+        effects=fact.effects,
         origin=origin,
     )
 

@@ -210,5 +210,5 @@ def test_an_optimizer_belongs_to_the_root_of_most_of_its_elements(tmp_path: Path
     assert (fact.root, fact.kind, fact.why) == ("model1", "as_written", "")
     rank.optimizers.fused_built(optimizer)
     assert rank.optimizers.fact(optimizer).kind == "fused"
-    rank.optimizers.cannot_fuse(optimizer, "a test")
+    rank.optimizers.cannot_follow(optimizer, "a test")
     assert rank.optimizers.fact(optimizer).why == "a test"

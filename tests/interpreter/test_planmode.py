@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch._C._distributed_c10d import HashStore
 
-from sgplan.interpreter import events, planmode
+from sgplan.interpreter import events, meeting, planmode
 from sgplan.interpreter.planmode import PlanMode
 
 from .world import Kept, Left, rank_under, root_of
@@ -55,15 +55,14 @@ def test_a_model_block_that_names_nothing_refuses_the_plan(tmp_path: Path) -> No
 def test_a_rank_waits_for_the_others_a_bounded_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planmode, "MEETING", 0.2)
+    monkeypatch.setattr(meeting, "MEETING", 0.2)
     mode, _ = planning(tmp_path, world=2)
     mode._rank.peers.store = store = HashStore()
-    mode._publish()
-    mode._meet()
-    assert mode._done_ranks() == 1
+    mode._meeting.arrive()
+    assert mode._meeting.arrived() == 1
     store.set("sgplan/planned/1", "1")
-    assert mode._done_ranks() == 2
-    mode._meet()
+    assert mode._meeting.arrived() == 2
+    mode._meeting.arrive()
 
 
 def test_a_straggler_is_ended_when_the_others_are_done(

@@ -21,6 +21,8 @@ def on(device: str, body: str) -> Plan:
         ("autotune = on", {"max_autotune": True}),
         ("autotune = max", {"max_autotune": True, "coordinate_descent_tuning": True}),
         ("cuda_graphs = prefer", {"triton.cudagraphs": True}),
+        ("rounding = as_eager", {"emulate_precision_casts": True}),
+        ("random = exact", {"fallback_random": True, "reorder_for_peak_memory": False}),
     ],
 )
 def test_what_inductor_is_told(body: str, settings: dict[str, object]) -> None:

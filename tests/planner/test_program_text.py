@@ -57,7 +57,7 @@ def test_spelling(line: Instruction, text: str) -> None:
         ("reduce.start b0 axis=data", "expected `hook`, `after` or `at end`"),
         ("wait b0 # sync", "expected the end of the line before `#`"),
         ('wait "b0', 'cannot read `"b0`'),
-        ("update A optimizer=slow", "expected `as_written` or `fused` before `slow`"),
+        ("update A optimizer=slow", "expected `as_written` or `fused` or `compiled` before `slow`"),
     ],
 )
 def test_a_bad_line_is_quoted_with_what_was_expected(text: str, message: str) -> None:

@@ -5,8 +5,9 @@ A new torch release is judged by this file first; a function without a test fail
 
 from __future__ import annotations
 
+import pickle
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import torch.fx as fx
 from torch import nn
 from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.checkpoint import checkpoint
 
 from sgplan.planner import torch_api
 
@@ -261,6 +263,22 @@ def test_inductor_cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert torch_api.inductor_cache_dir() == str(tmp_path)
 
 
+def test_draw_as_eager() -> None:
+    from torch._inductor import config
+
+    def drawn(call: Any) -> torch.Tensor:
+        torch.manual_seed(0)
+        return call(torch.ones(64))
+
+    def dropped(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.dropout(x, 0.5)
+
+    with config.patch(fallback_random=False):
+        torch_api.draw_as_eager()
+        torch._dynamo.reset()
+        assert torch.equal(drawn(torch.compile(dropped)), drawn(dropped))
+
+
 def test_graph_cache_enabled_and_graph_cache_hits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -358,6 +376,87 @@ def test_descriptors_plain_input_plain_output_and_is_saved() -> None:
     assert torch_api.plain_input(None) is None
     assert torch_api.plain_output(None) is None
     assert not torch_api.is_saved(None)
+
+
+def cut(
+    model: Callable[..., torch.Tensor], *inputs: torch.Tensor, budget: float | None = None
+) -> tuple[fx.GraphModule, fx.GraphModule, fx.GraphModule]:
+    """Joint graph, forward and backward of a function under a partitioner of ours."""
+    seen: list[tuple[fx.GraphModule, ...]] = []
+
+    def partition(joint: fx.GraphModule, given: Any, **kwargs: Any) -> Any:
+        copied = torch_api.copied_graph(joint)
+        forward, backward = torch_api.min_cut(copied, given, budget, **kwargs)
+        seen.append((joint, forward, backward))
+        return forward, backward
+
+    def backend(gm: fx.GraphModule, given: Sequence[Any]) -> Any:
+        ours = {"custom_partitioner_fn": torch_api.partitioner(partition, "ours")}
+        inner: Any = lambda graph, *_, **__: graph.forward  # noqa: E731
+        with torch_api.functorch_config(
+            enable_autograd_cache=False, force_non_lazy_backward_lowering=True
+        ):
+            torch_api.compile_fx(gm, given, inner_compile=inner, config_patches=ours)
+        return gm.forward
+
+    torch._dynamo.reset()
+    torch.compile(model, backend=backend)(*inputs)
+    joint, forward, backward = seen[0]
+    return joint, forward, backward
+
+
+def twice(forward: fx.GraphModule, backward: fx.GraphModule) -> set[str]:
+    first, second = (
+        {n.name for n in gm.graph.nodes if n.op == "call_function"} for gm in (forward, backward)
+    )
+    return first & second
+
+
+def test_partitioner_copied_graph_and_min_cut() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return (x @ x).sin().matmul(x).cos().sum()
+
+    x = torch.ones(8, 8, requires_grad=True)
+    joint, forward, backward = cut(model, x)
+    _, _, saving = cut(model, x, budget=0.01)
+    assert not twice(forward, backward) & {"mm"}
+    assert {"mm", "sin"} <= twice(forward, saving)
+    names = [node.name for node in joint.graph.nodes]
+    copied = torch_api.copied_graph(joint)
+    assert [node.name for node in copied.graph.nodes] == names
+    first, again = (torch_api.partitioner(lambda *_: (joint, joint), "k") for _ in range(2))
+    assert first.uuid() == repr(first) == "k"
+    assert pickle.dumps(first) == pickle.dumps(again)
+
+
+def test_mark_recompute_mark_saved_and_recomputed_by_script() -> None:
+    node = fx.Graph().placeholder("x")
+    torch_api.mark_recompute(node)
+    policy = node.meta["recompute"]
+    torch_api.mark_saved(node)
+    assert policy != node.meta["recompute"]
+    assert not torch_api.recomputed_by_script(node)
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        part = checkpoint(lambda t: (t @ t).sin(), x, use_reentrant=False)
+        assert isinstance(part, torch.Tensor)
+        return part.sum()
+
+    joint, _, _ = cut(model, torch.ones(8, 8, requires_grad=True))
+    marked = {n.name for n in joint.graph.nodes if torch_api.recomputed_by_script(n)}
+    assert {"mm", "sin"} <= marked
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_mutated_inputs() -> None:
+    def model(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        return (x * y).sum()
+
+    leaf = torch.ones(4, requires_grad=True)
+    joint, forward, _ = cut(model, leaf * 1, leaf)
+    assert len(torch_api.mutated_inputs(joint.graph)) == 1
+    assert len(torch_api.mutated_inputs(forward.graph)) == 1
 
 
 def test_input_source() -> None:
@@ -556,3 +655,22 @@ def test_every_function_of_the_adapter_is_exercised_here() -> None:
         if not name.startswith("_") and getattr(value, "__module__", "") == torch_api.__name__
     }
     assert public <= set(torch_api.__all__)
+
+
+def test_plain_compile_and_its_compile_errors_and_recompile_limit_error() -> None:
+    def whole(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break()
+        return x
+
+    def backend(gm: Any, inputs: Any) -> Any:
+        return gm.forward
+
+    call = torch_api.plain_compile(whole, backend, 1)
+    assert torch.equal(call(torch.ones(2)), torch.full((2,), 2.0))
+    with pytest.raises(torch_api.recompile_limit_error()):
+        call(torch.ones(3))
+    with pytest.raises(torch_api.compile_errors()):
+        torch_api.plain_compile(broken, backend, 1)(torch.ones(2))

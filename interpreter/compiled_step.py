@@ -1,0 +1,158 @@
+"""`update { optimizer = compiled }`: a stock optimizer's step as one compiled graph.
+
+What is compiled is torch's own step below its hooks, so hooks, schedulers and GradScaler see what
+they always saw. The learning rate enters the graph as a tensor that holds the group's number for
+the time of the step: a schedule compiles nothing. The first step runs as written, because it makes
+the state that the graph takes. What cannot be compiled stays as written, and that is said.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from types import FunctionType
+from typing import Any
+
+import torch
+import torch.optim
+from torch.optim import LBFGS, Optimizer, SparseAdam
+
+from sgplan.planner import torch_api
+
+# Missing gradients or a group that is added need a graph of their own; a number that moves in every
+# step, as betas under OneCycleLR, needs one in each step.
+COMPILES = 4
+_NOT_COMPILED = (Optimizer, LBFGS, SparseAdam)
+STOCK: tuple[type[Optimizer], ...] = tuple(
+    cls
+    for cls in vars(torch.optim).values()
+    if isinstance(cls, type) and issubclass(cls, Optimizer) and cls not in _NOT_COMPILED
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CompilingSteps:
+    """What the compiled steps ask and tell.
+
+    Attributes:
+        wanted: whether the plan asks for a compiled step of this optimizer.
+        began: a compile of this region begins.
+        compiled: it took so many seconds.
+        refused: told of an optimizer whose step stays as written, and why.
+    """
+
+    wanted: Callable[[Optimizer], bool]
+    began: Callable[[str], None]
+    compiled: Callable[[Optimizer, str, float], None]
+    refused: Callable[[Optimizer, str], None]
+
+
+def install(steps: CompilingSteps) -> None:
+    """Patch the step of the stock classes, below torch's hooks."""
+    chosen: weakref.WeakKeyDictionary[Optimizer, _Step | None] = weakref.WeakKeyDictionary()
+    for cls in STOCK:
+        if "step" in vars(cls):
+            _patch(cls, steps, chosen)
+    _report_others(steps)
+
+
+def _report_others(steps: CompilingSteps) -> None:
+    original = Optimizer.__init__
+
+    @functools.wraps(original)
+    def init(self: Optimizer, params: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, params, *args, **kwargs)
+        if type(self) not in STOCK and steps.wanted(self):
+            why = f"`{type(self).__name__}` is no optimizer of torch that sgplan compiles"
+            steps.refused(self, why)
+
+    Optimizer.__init__ = init
+
+
+def _patch(
+    cls: type[Optimizer],
+    steps: CompilingSteps,
+    chosen: weakref.WeakKeyDictionary[Optimizer, _Step | None],
+) -> None:
+    original: Any = cls.step
+    hooked = getattr(original, "hooked", False)
+    below = original.__wrapped__ if hooked else original
+
+    @functools.wraps(below)
+    def step(self: Optimizer, closure: Any = None) -> Any:
+        if self not in chosen:
+            first = type(self) in STOCK and steps.wanted(self)
+            chosen[self] = _Step(self, steps) if first else None
+            if first:  # it makes the state
+                return below(self, closure)
+        compiled = chosen[self]
+        if compiled is None:
+            return below(self, closure)
+        why = "the script passes a closure" if closure is not None else compiled.run(self)
+        if not why:
+            return None
+        chosen[self] = None
+        steps.refused(self, why)
+        return below(self, closure)
+
+    made: Any = Optimizer.profile_hook_step(step) if hooked else step
+    made.hooked = hooked or None
+    cls.step = made
+
+
+class _Step:
+    """The compiled step of one optimizer; holds no reference to it."""
+
+    def __init__(self, optimizer: Optimizer, steps: CompilingSteps) -> None:
+        self._steps = steps
+        self._name = f"{type(optimizer).__name__}.step"
+        self._owner = weakref.ref(optimizer)
+        self._rates: list[torch.Tensor] = []
+        true = _undecorated(type(optimizer))
+        # A code object of its own: Dynamo keeps what it compiled, and its limit, by code object.
+        code = true.__code__.replace(co_name=self._name)
+        own = FunctionType(code, true.__globals__, self._name, true.__defaults__, true.__closure__)
+        self._call: Any = torch_api.plain_compile(own, self._backend, COMPILES)
+
+    def _backend(self, gm: Any, inputs: Any) -> Any:
+        self._steps.began(self._name)
+        began = perf_counter()
+        code = torch_api.compile_fx(gm, inputs)
+        optimizer = self._owner()
+        if optimizer is not None:
+            self._steps.compiled(optimizer, self._name, perf_counter() - began)
+        return code
+
+    def run(self, optimizer: Optimizer) -> str:
+        """One step; returns why it could not be compiled, with nothing changed, else empty."""
+        groups = optimizer.param_groups
+        written = [group.get("lr") for group in groups]
+        while len(self._rates) < len(groups):
+            self._rates.append(torch.zeros((), dtype=torch.float64))
+        for group, rate in zip(groups, self._rates, strict=False):
+            if isinstance(group.get("lr"), float | int):
+                group["lr"] = rate.fill_(group["lr"])
+        try:
+            with torch.no_grad():
+                self._call(optimizer)
+        except torch_api.compile_errors() as error:
+            why = str(error.__cause__ or error).strip().splitlines()[0]
+            if isinstance(error, torch_api.recompile_limit_error()):
+                why = f"after {COMPILES} compiles its numbers, groups or gradients are new again"
+            return f"its step cannot be compiled: {why}"
+        finally:
+            for group, lr in zip(groups, written, strict=True):
+                if lr is not None:
+                    group["lr"] = lr
+        return ""
+
+
+def _undecorated(cls: type[Optimizer]) -> FunctionType:
+    """A class's step below its hooks and its switch of gradient mode."""
+    step: Any = cls.step
+    while hasattr(step, "__wrapped__"):
+        step = step.__wrapped__
+    return step

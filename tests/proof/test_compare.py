@@ -1,0 +1,142 @@
+"""Two recorded runs side by side: what counts as equal, and which difference comes first."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sgplan.interpreter import moments
+from sgplan.interpreter.moments import Moment, Tensors
+from sgplan.proof.compare import compare, same_bits
+from sgplan.proof.findings import Comparison
+from sgplan.proof.tolerance import Tolerance
+
+LOOSE = Tolerance(1e-6, 1e-5, 1e-5)
+
+
+def run(folder: Path, *recorded: Moment, rank: int = 0) -> Path:
+    for number, moment in enumerate(recorded):
+        moments.write(moments.folder_of(folder, rank), number, moment, torch.save)
+    return folder
+
+
+def call(step: int = 0, **values: Any) -> Moment:
+    given: dict[str, Tensors] = {n: {"0": torch.tensor(value)} for n, value in values.items()}
+    return Moment("call", "model", step, given, {"random state": {"torch": "a"}})
+
+
+def backward(**gradients: Any) -> Moment:
+    found = {n: None if g is None else torch.tensor(g) for n, g in gradients.items()}
+    names = [name for name, gradient in gradients.items() if gradient is not None]
+    return Moment("backward", "", 0, {"gradients": found}, {"gradient topology": names})
+
+
+def compared(folder: Path, one: Moment, other: Moment, allowed: Tolerance) -> Comparison:
+    return compare(run(folder / "a", one), run(folder / "b", other), allowed)
+
+
+def test_equal_bits_are_equal_and_counted(tmp_path: Path) -> None:
+    found = compared(tmp_path, call(outputs=[1.0, 2.0]), call(outputs=[1.0, 2.0]), Tolerance())
+    assert found.ok
+    assert found.steps == 1
+    assert [(row.quantity, row.compared, row.bitwise) for row in found.rows] == [
+        ("outputs", 1, 1),
+        ("random state", 1, 1),
+    ]
+
+
+@pytest.mark.parametrize(("off", "ok"), [(1e-7, True), (4e-6, False)])
+def test_a_difference_is_relative_to_the_largest_value(
+    tmp_path: Path, off: float, ok: bool
+) -> None:
+    one, other = call(outputs=[0.0, 2.0]), call(outputs=[2 * off, 2.0])
+    found = compared(tmp_path, one, other, LOOSE)
+    assert found.ok is ok
+    assert found.rows[0].largest == pytest.approx(off, rel=1e-3)
+    if found.first is not None:
+        assert str(found.first.place) == "rank 0, step 1, call model, 0"
+
+
+def test_without_a_tolerance_the_last_bit_counts(tmp_path: Path) -> None:
+    found = compared(tmp_path, call(outputs=1.0), call(outputs=1.0 + 2**-23), Tolerance())
+    assert found.first is not None
+    assert found.first.allowed == 0.0
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_value_that_is_not_finite_in_one_run_only_is_a_difference(
+    tmp_path: Path, value: float
+) -> None:
+    found = compared(tmp_path, call(outputs=[1.0, 2.0]), call(outputs=[1.0, value]), LOOSE)
+    assert found.first is not None
+    assert found.first.relative == math.inf
+
+
+def test_another_shape_is_said_in_words(tmp_path: Path) -> None:
+    found = compared(tmp_path, call(outputs=[1.0]), call(outputs=[1.0, 1.0]), LOOSE)
+    assert found.first is not None
+    assert found.first.text == "float32 [1], in the planned run float32 [2]"
+
+
+def test_a_parameter_without_its_gradient_breaks_the_topology(tmp_path: Path) -> None:
+    found = compared(tmp_path, backward(w=[1.0], b=[1.0]), backward(w=[1.0], b=None), LOOSE)
+    assert found.first is not None
+    assert (found.first.quantity, found.first.place.tensor) == ("gradient topology", "b")
+
+
+def test_a_gradient_that_is_zero_but_for_rounding_may_round_otherwise(tmp_path: Path) -> None:
+    found = compared(tmp_path, backward(w=[1.0], b=[1e-9]), backward(w=[1.0], b=[-2e-9]), LOOSE)
+    assert found.ok
+
+
+def test_parameters_are_judged_by_how_far_they_moved(tmp_path: Path) -> None:
+    def update(after: float) -> Moment:
+        values: dict[str, Tensors] = {
+            "before": {"w": torch.tensor(1.0)},
+            "parameters": {"w": torch.tensor(after)},
+        }
+        return Moment("update", "AdamW", 0, values)
+
+    found = compared(tmp_path, update(1.001), update(1.00101), LOOSE)
+    assert found.first is not None  # a hundredth of the step, although 1e-5 of the parameter
+    assert found.first.relative == pytest.approx(0.01, rel=0.05)
+
+
+def test_what_verify_sets_itself_is_not_compared_at_the_first_step(tmp_path: Path) -> None:
+    assert compared(tmp_path / "0", call(state=1.0), call(state=2.0), LOOSE).ok
+    later = compared(tmp_path / "1", call(1, state=1.0), call(1, state=2.0), LOOSE)
+    assert later.first is not None
+
+
+def test_a_run_that_takes_another_path_is_different(tmp_path: Path) -> None:
+    longer = run(tmp_path / "a", call(outputs=1.0), backward(w=[1.0]))
+    found = compare(longer, run(tmp_path / "b", call(outputs=1.0)), LOOSE)
+    assert found.first is not None
+    assert (found.first.quantity, found.first.text) == (
+        "path",
+        "the planned run has no such moment",
+    )
+
+
+def test_the_earliest_difference_is_the_first_one(tmp_path: Path) -> None:
+    one = run(tmp_path / "a", call(outputs=1.0, buffers=1.0), backward(w=[1.0]))
+    other = run(tmp_path / "b", call(outputs=1.0, buffers=2.0), backward(w=[2.0]))
+    found = compare(one, other, LOOSE)
+    assert found.first is not None
+    assert found.first.quantity == "buffers"
+    assert {row.quantity for row in found.rows if row.failed} == {"buffers", "gradients"}
+
+
+def test_runs_without_moments_prove_nothing(tmp_path: Path) -> None:
+    assert not compare(tmp_path / "a", tmp_path / "b", LOOSE).ok
+
+
+def test_same_bits_tells_zeros_apart_and_nans_not() -> None:
+    nan = torch.tensor([math.nan, 1.0])
+    assert same_bits(nan, nan.clone())
+    assert not same_bits(torch.tensor([0.0]), torch.tensor([-0.0]))
+    assert not same_bits(nan, torch.tensor([1.0, math.nan]))
