@@ -272,7 +272,7 @@ RUN_CODES: tuple[Code, ...] = (
         found="run",
     ),
     Code(
-        "SG0731",
+        "SG0733",
         "two precision rules for one op",
         "Two `precision` blocks that hold for the same step select the same op of the captured "
         "graph, and neither has a higher `priority`. Give one of them a priority, or narrow it.",

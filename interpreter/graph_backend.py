@@ -30,7 +30,7 @@ from sgplan.planner.capture.backend import (
     Ruling,
 )
 from sgplan.planner.capture.casts import CastPrecision
-from sgplan.planner.capture.device_profile import device_profile
+from sgplan.planner.capture.device_profile import device_profile, matmul_seconds
 from sgplan.planner.capture.insert import grouped, parameter_gradients
 from sgplan.planner.capture.provenance import input_names, memory_names, output_names
 from sgplan.planner.capture.recompute import Recomputing
@@ -45,6 +45,10 @@ from sgplan.planner.precision import Settings, Stages, clashing, stages_of
 from sgplan.planner.rules import Rule, no_kernel, rejected
 
 Record = Callable[..., GraphFact]
+
+_LOWER = {"bf16": "bfloat16", "fp16": "float16"}
+# Less is noise of a measurement.
+_SLOWER = 1.2
 
 
 class GraphBackend:
@@ -138,6 +142,7 @@ class GraphBackend:
         """What the plan changes in the graphs of a root, in order."""
         passes: list[GraphPass] = []
         if stage:
+            self._note_slower(stage)
             passes.append(
                 CastPrecision(
                     stage,
@@ -161,6 +166,21 @@ class GraphBackend:
         if (scaling := self._rank.loss_scales.scaling(root)) is not None:
             passes.append(scaling)
         return tuple(passes)
+
+    def _note_slower(self, stage: Settings) -> None:
+        """In plan mode: a lower format that this machine multiplies more slowly than float32."""
+        if self._rank.mode != "plan":
+            return
+        for compute in sorted({setting.compute for setting in stage} & set(_LOWER)):
+            device, folder = self._rank.device, _own_cache()
+            low, wide = (
+                matmul_seconds(device, dtype, folder) for dtype in (_LOWER[compute], "float32")
+            )
+            if low > _SLOWER * wide:
+                self._note_precision(
+                    f"a matrix product in {compute} takes {low / wide:.1f} times as long as in "
+                    f"float32 on this machine ({device})"
+                )
 
     def _note_precision(self, text: str) -> None:
         self._rank.once(events.NoteAdded, "precision", text)

@@ -171,11 +171,11 @@ def clash_in(settings: Settings, ops: Iterable[tuple[Op, str]]) -> Clash | None:
 
 
 def clashing(plan: Plan, clash: Clash) -> Diagnostic:
-    """SG0731 for two blocks that claim one op."""
+    """SG0733 for two blocks that claim one op."""
     spans = {block.address: block.span for block in plan.precisions}
     first, second = spans.get(clash.first), spans.get(clash.second)
     return Diagnostic(
-        "SG0731",
+        "SG0733",
         f"`{clash.first}` and `{clash.second}` both claim `{clash.op}` of "
         f"`{clash.module or 'the model itself'}`",
         None if second is None else Label(second, "claimed here too"),

@@ -1,4 +1,4 @@
-"""What a device moves in a second and what one more kernel costs: measured once, then kept.
+"""What a device moves in a second, what a kernel and a product cost: measured once, then kept.
 
 The file lies beside Inductor's cache, one for each device and torch version.
 """
@@ -17,6 +17,7 @@ import torch
 from sgplan.planner.capture.sites import DeviceProfile
 
 _NUMEL = 1 << 22  # 16 MiB of float32, beyond the caches of a core
+_SIDE = 384
 _REPEATS = 7
 _LAUNCHES = 200
 
@@ -28,10 +29,7 @@ def device_profile(device: str, folder: Path) -> DeviceProfile:
         return DeviceProfile(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
         found = measured(device)
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}.tmp")
-    partial.write_text(json.dumps(asdict(found)))
-    partial.replace(path)
+    _keep(path, asdict(found))
     return found
 
 
@@ -43,6 +41,35 @@ def measured(device: str) -> DeviceProfile:
     copying = _best(lambda: target.copy_(source), synchronize)
     launching = _best(lambda: [one.add_(1) for _ in range(_LAUNCHES)], synchronize)
     return DeviceProfile(2 * source.nbytes / copying, launching / _LAUNCHES)
+
+
+def matmul_seconds(device: str, dtype: str, folder: Path) -> float:
+    """How long a product of two square matrices takes, kept like the profile.
+
+    Args:
+        dtype: `float32`, `bfloat16` or `float16`.
+    """
+    path = folder / f"matmul-{device}-{dtype}-{torch.__version__}.json"
+    try:
+        return float(json.loads(path.read_text())["seconds"])
+    except (OSError, ValueError, TypeError, KeyError):
+        found = _multiplied(device, getattr(torch, dtype))
+    _keep(path, {"seconds": found})
+    return found
+
+
+def _multiplied(device: str, dtype: torch.dtype) -> float:
+    """Takes a few ms."""
+    one = torch.ones(_SIDE, _SIDE, device=device, dtype=dtype)
+    synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
+    return _best(lambda: one @ one, synchronize)
+
+
+def _keep(path: Path, figures: dict[str, float]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}.tmp")
+    partial.write_text(json.dumps(figures))
+    partial.replace(path)
 
 
 def _best(work: Callable[[], object], synchronize: Callable[[], object]) -> float:

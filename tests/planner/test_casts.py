@@ -216,7 +216,7 @@ def test_two_settings_of_one_priority_may_not_claim_one_op() -> None:
         'precision "b" { match = matmul  compute = fp16 }'
     )
     told = clashing(plan(blocks), found[0])
-    assert told.code == "SG0731"
+    assert told.code == "SG0733"
     assert told.primary is not None
     assert told.secondary
 
