@@ -64,4 +64,4 @@ def test_the_same_branch_is_a_counted_break_under_prefer(tmp_path: Path) -> None
     close(result(by_hand, "branching"), result(job, "branching"), 1e-5)
     (miss,) = job.of(events.CaptureMissed)
     assert re.fullmatch(r"effects\.py:\d+", miss.where)
-    assert "data-dependent branching" in miss.reason.lower()
+    assert "data-dependent branching" in miss.why.lower()
