@@ -23,6 +23,7 @@ from sgplan.planner.capture.insert import GROUP_BYTES, OPS_VERSION, insert_ready
 from sgplan.planner.capture.once import SideFile, dynamo_digest
 from sgplan.planner.capture.recompute import NOTHING, Recomputing
 from sgplan.planner.capture.rewrite import GraphPass, rewritten
+from sgplan.planner.capture.saved import SAVED_VERSION, keep_saved
 from sgplan.planner.capture.sites import DeviceProfile
 from sgplan.planner.capture.steering import STEERING_VERSION, Schedule, Steering
 from sgplan.planner.facts import GraphFact, Placed
@@ -111,7 +112,7 @@ class GraphCompiler:
         partition = self.recomputing.partition()
         patches = patches | partition.patches
         kind = (OPS_VERSION, GROUP_BYTES, STEERING_VERSION, self.reductions, self.ruling.rules)
-        kind = (*kind, [each.key for each in self.passes])
+        kind = (*kind, SAVED_VERSION, [each.key for each in self.passes])
         digest = dynamo_digest(gm, inputs, str((*kind, sorted(patches.items()), self.context)))
         side = SideFile(Path(torch_api.inductor_cache_dir()) / "sgplan", digest)
         changed = rewritten(gm, self.passes, self.ruling.modules)
@@ -122,7 +123,9 @@ class GraphCompiler:
             nonlocal met
             direction = _direction(kwargs)
             fact = partition.told(self.record(graph, direction, inputs))
-            if direction == "backward" and self.reductions == "in_graph":
+            if direction == "forward":
+                keep_saved(graph)
+            elif self.reductions == "in_graph":
                 insert_ready(graph, inputs)
             number = len(graphs)
             cached = torch_api.graph_cache_enabled()
@@ -282,7 +285,9 @@ class InductorRecorder:
         def inner(graph: fx.GraphModule, example: Sequence[Any], **kwargs: Any) -> Any:
             direction = _direction(kwargs)
             fact = partition.told(self.record(graph, direction, inputs))
-            if direction == "backward" and self.reductions == "in_graph":
+            if direction == "forward":
+                keep_saved(graph)
+            elif self.reductions == "in_graph":
                 insert_ready(graph, inputs)
             schedule = self._schedule(graph, example, kwargs, changed.placed)
             graphs.append(with_schedule(fact, schedule))

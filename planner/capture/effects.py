@@ -75,6 +75,20 @@ def graph_accesses(
     return _accesses(graph, modules, name, lambda node: node.name)
 
 
+def written_inputs(graph: fx.Graph) -> set[fx.Node]:
+    """Placeholders that an op of a functional graph changes, itself or through a view."""
+    calls = (node for node in graph.nodes if node.op == "call_function")
+    return {owner for node in calls for value in _written(node) for owner in viewed_inputs(value)}
+
+
+def viewed_inputs(node: fx.Node) -> set[fx.Node]:
+    """Placeholders in whose memory a value lies."""
+    if node.op == "placeholder":
+        return {node}
+    looked_at = _viewed(node) if node.op == "call_function" else []
+    return {owner for value in looked_at for owner in viewed_inputs(value)}
+
+
 def _called(node: fx.Node) -> str:
     """The call of the script that a Dynamo node is, or was written out from."""
     stack = node.meta.get("source_fn_stack")

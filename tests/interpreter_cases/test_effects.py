@@ -45,7 +45,7 @@ def test_the_listing_counts_effects(tmp_path: Path) -> None:
         [sgplan, "show", str(job.run)], capture_output=True, text=True, timeout=60, check=True
     )
     forward = next(line for line in done.stdout.splitlines() if line.startswith("graph fwd0"))
-    assert re.search(r"\b3 random, 6 mutations\b", forward), done.stdout
+    assert re.search(r"\b3 random, 5 mutations\b", forward), done.stdout
 
 
 def test_a_branch_on_data_under_a_whole_graph_is_quoted_with_its_form(tmp_path: Path) -> None:

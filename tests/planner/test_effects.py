@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import pytest
@@ -20,6 +20,9 @@ from sgplan.planner.capture.effects import dynamo_accesses, graph_accesses
 from sgplan.planner.capture.provenance import memory_names
 from sgplan.planner.capture.rewrite import Rewritten, rewritten
 from sgplan.planner.effects import Access, effects_of, faults, require
+from sgplan.planner.facts import EffectFact
+from sgplan.planner.legal import lost_effects
+from sgplan.planner.program import Graph, Phase, Program, Run
 
 aten = torch.ops.aten
 INPUTS = ("x", "y")
@@ -348,3 +351,27 @@ def test_a_pass_that_breaks_order_is_named(change: Any, said: str) -> None:
 def test_a_pass_over_ops_without_effects_is_let_through() -> None:
     gm = captured(Two(), lambda gm: gm, torch.ones(3, 4))
     assert rewritten(gm, [Doing(pure)]).gm is not gm
+
+
+# --- programs -------------------------------------------------------------------------------------
+
+DROP, COUNT = EffectFact("random", "op", "a", "rng:cpu"), EffectFact("mutation", "op", "", "seen")
+FIRST = Graph("fwd0", "model", "forward", effects=(DROP, COUNT))
+SECOND = Graph("fwd1", "model", "forward", effects=(DROP,))
+PURE = Graph("fwd2", "model", "forward")
+
+
+def program(*graphs: Graph) -> Program:
+    lines = tuple(Run(graph.name, (), ()) for graph in graphs)
+    return Program(0, 1, (), "p", "0", "", graphs=tuple(graphs), phases=(Phase("forward", lines),))
+
+
+def test_a_program_pass_keeps_effects_and_the_order_of_graphs_that_have_some() -> None:
+    before = program(FIRST, SECOND, PURE)
+    assert not list(lost_effects(before, before))
+    assert not list(lost_effects(before, program(PURE, FIRST, SECOND)))
+    (swapped,) = lost_effects(before, program(SECOND, FIRST, PURE))
+    assert swapped == "graphs with effects ran as fwd0 fwd1, and run as fwd1 fwd0 now"
+    (moved,) = lost_effects(program(FIRST), program(replace(FIRST, effects=(COUNT, DROP))))
+    assert moved == "effects of `fwd0`: `op` of a (rng:cpu) became `op` (seen)"
+    assert "`fwd1` is gone" in next(lost_effects(before, program(FIRST, PURE)))
