@@ -87,7 +87,7 @@ def capture(args: argparse.Namespace, block: str) -> tuple[Compiled, int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(description="What `recompute` keeps of a GPT.")
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--dim", type=int, default=320)
     parser.add_argument("--heads", type=int, default=5)
