@@ -12,6 +12,9 @@ from typing import Any, Literal
 
 from sgplan.grammar.compound import Call, ListOf, OneOf, OneOrMore, Parameter, either
 from sgplan.grammar.literals import (
+    DEVICES,
+    DTYPES,
+    SWITCHES,
     Dynamic,
     Grid,
     Interleaved,
@@ -29,7 +32,9 @@ from sgplan.grammar.quantities import (
     SIZE,
     TIME,
     Count,
+    NumberRange,
     Real,
+    Scalar,
     StepCount,
     WholeRange,
 )
@@ -173,7 +178,7 @@ _DYNAMIC = Call(
     ),
 )
 _ADDRESS = String("an address", '"10.0.0.1:7000"', r"[^:\s]+:[0-9]{1,5}")
-_DTYPE = words("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "bool")
+_GUARDED = words(*DTYPES, *DEVICES, *SWITCHES)
 
 BLOCKS: tuple[BlockSpec, ...] = (
     BlockSpec(
@@ -324,13 +329,13 @@ BLOCKS: tuple[BlockSpec, ...] = (
         "guard",
         "required",
         "says what may vary between calls",
-        False,
+        True,
         (
             *_RULE,
             _A("on", GuardPathType(), required=True),
             _A(
                 "allow",
-                either(WholeRange(1), ListOf(either(_POSITIVE, _DTYPE))),
+                either(NumberRange(), ListOf(either(Scalar(), _GUARDED, String()))),
                 "first value seen",
             ),
             _A("otherwise", either(words("recompile", "eager", "error"), _PAD), "recompile"),

@@ -22,6 +22,7 @@ from sgplan.grammar.literals import (
     MinGain,
     Pad,
     Pattern,
+    RealInterval,
     Selector,
     Stage,
     Steps,
@@ -209,7 +210,7 @@ class Guard(Block):
     model: str | None = None
     priority: int | None = None
     on: GuardPath
-    allow: tuple[int | str, ...] | Interval | None = None
+    allow: tuple[float | str, ...] | Interval | RealInterval | None = None
     otherwise: Literal["recompile", "eager", "error"] | Pad = "recompile"
     budget: int = 4
     spent: Literal["error", "eager"] = "error"

@@ -295,9 +295,10 @@ LANGUAGE_CODES: tuple[Code, ...] = (
     ),
     Code(
         "SG0216",
-        "broken path into the inputs",
-        "A guard watches one size or one type of an input: `input[0].shape[1]`, "
-        '`input["ids"].shape[1]`, `input[*].dtype`.',
+        "broken path of a guard",
+        "A guard watches a size, the type or the device of an argument (`input[0].shape[1]`, "
+        '`input["ids"].dtype`, `input[*].device`), an argument itself (`input["temperature"]`), or '
+        'an attribute of a module (`module["layers.0"].counter`, `module.counter`).',
         plan('guard "batch" { on = input.shape }'),
         plan('guard "batch" { on = input[0].shape[0] }'),
     ),

@@ -172,7 +172,8 @@ PLAN_CODES: tuple[Code, ...] = (
     Code(
         "SG0705",
         "guard with the wrong kind of values",
-        "A guard on `shape` allows sizes, a guard on `dtype` allows types.",
+        "A guard on `shape` allows sizes, a guard on `dtype` types, a guard on `device` devices, a "
+        "guard on an argument or an attribute numbers, quoted words, and `on` or `off`.",
         plan('guard "type" { on = input[*].dtype  allow = [32] }'),
         plan('guard "type" { on = input[*].dtype  allow = [float32] }'),
     ),
@@ -208,6 +209,14 @@ PLAN_CODES: tuple[Code, ...] = (
         "there is nothing to count.",
         plan("recompute { every = 2modules }"),
         plan('recompute { in = "layers.*"  every = 2modules }'),
+    ),
+    Code(
+        "SG0720",
+        "padding of something that has no size",
+        "`pad` enlarges one argument along one dim, so the guard must watch the size of one: not a "
+        "type, a value, an attribute or all tensors at once.",
+        plan('guard "all" { on = input[*].shape[0]  allow = [8]  otherwise = pad(with = 0) }'),
+        plan('guard "all" { on = input[0].shape[0]  allow = [8]  otherwise = pad(with = 0) }'),
     ),
     Code(
         "SG0801",

@@ -68,9 +68,10 @@ RUN_CODES: tuple[Code, ...] = (
     ),
     Code(
         "SG0509",
-        "optimizer that cannot be fused",
-        "`optimizer = fused` was asked for, and this optimizer has no fused form for its "
-        "parameters or its arguments. It steps as written. A note, not an error.",
+        "optimizer that cannot be fused or compiled",
+        "`optimizer = fused` or `compiled` was asked for, and this optimizer has no such form for "
+        "its parameters, its arguments or the way it is called. It steps as written. A note, not "
+        "an error.",
         found="run",
     ),
     Code(
@@ -170,7 +171,50 @@ RUN_CODES: tuple[Code, ...] = (
         found="run",
     ),
     Code(
-        "SG0720",
+        "SG0721",
+        "value that a guard does not allow",
+        "A guard with `otherwise = error` met a value outside `allow`, or a size that is larger "
+        "than all that `pad` can pad to. Every rank is stopped before the call runs.",
+        found="run",
+    ),
+    Code(
+        "SG0722",
+        "spent budget of a guard",
+        "A guard with `otherwise = recompile` met more new values than its `budget`, or the run "
+        "more than `capture { recompiles }`. Raise it, allow the values, or write `spent = eager`.",
+        found="run",
+    ),
+    Code(
+        "SG0723",
+        "padding without a proof",
+        "Padded rows must change nothing. That is proved op by op on the captured graph: no op may "
+        "mix rows, draw random numbers for them, or be unknown to the proof. The first that does "
+        "is named.",
+        found="run",
+    ),
+    Code(
+        "SG0724",
+        "guard on something that is not there",
+        "The path of a guard names an argument, a dim, a module or an attribute that the captured "
+        "call does not have, or a value that is no number, word or switch.",
+        found="run",
+    ),
+    Code(
+        "SG0725",
+        "guard that was never asked",
+        "No captured call came past the guard: the model it is for was not captured, or is "
+        "compiled inside a function of the script.",
+        found="run",
+    ),
+    Code(
+        "SG0726",
+        "range that is no single graph",
+        "The code of the model decides by a value that a guard lets vary over a range, so the "
+        "graph that was captured holds for that value only. List the values, or change the code.",
+        found="run",
+    ),
+    Code(
+        "SG0730",
         "recomputation that cannot save as little",
         "`memory` is a share of what the graph would save without the block. Random masks, results "
         "of custom ops and what the selected ops read of others have to stay, and they are more "
@@ -178,14 +222,14 @@ RUN_CODES: tuple[Code, ...] = (
         found="run",
     ),
     Code(
-        "SG0721",
+        "SG0731",
         "recomputation that changes nothing",
         "Nothing that the selected ops make is saved for the backward, or no graph with a backward "
         "was captured: the block can have no effect.",
         found="run",
     ),
     Code(
-        "SG0722",
+        "SG0732",
         "recomputation that would not repeat the forward",
         "The backward would draw random numbers a second time, write something twice, or read an "
         "input that was written since. sgplan cuts graphs so that this cannot be; that it would is "

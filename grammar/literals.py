@@ -9,6 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+# What a guard allows of a tensor's type, of its device, and of a switch such as `training`.
+DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "bool")
+DEVICES = ("cpu", "cuda")
+SWITCHES = ("on", "off")
+
 
 @dataclass(frozen=True, slots=True)
 class Interval:
@@ -24,6 +29,23 @@ class Interval:
 
     def __str__(self) -> str:
         return f"{'' if self.low is None else self.low}..{'' if self.high is None else self.high}"
+
+
+@dataclass(frozen=True, slots=True)
+class RealInterval:
+    """A range of numbers of which one end at least is not whole, both ends included."""
+
+    low: float | None
+    high: float | None
+
+    def __contains__(self, number: float) -> bool:
+        return (self.low is None or self.low <= number) and (
+            self.high is None or number <= self.high
+        )
+
+    def __str__(self) -> str:
+        ends = ("" if end is None else f"{end!r}" for end in (self.low, self.high))
+        return "..".join(ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +72,28 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class GuardPath:
-    """What a guard looks at: `input[0].shape[1]`, `input["ids"].shape[1]`, `input[*].dtype`."""
+    """What a guard looks at: `input[0].shape[1]`, `input[*].dtype`, `input["temperature"]`,
+    `module["layers.0"].counter`.
+
+    Attributes:
+        input: place or name of an argument, `*` for every tensor; of an attribute the path of the
+            module that has it, empty for the model itself.
+        dim: of a shape.
+        attribute: its name.
+    """
 
     input: int | str
-    what: Literal["shape", "dtype"]
+    what: Literal["shape", "dtype", "device", "value", "attribute"]
     dim: int | None = None
+    attribute: str | None = None
+
+    def __str__(self) -> str:
+        key = self.input if self.input == "*" or isinstance(self.input, int) else f'"{self.input}"'
+        if self.what == "attribute":
+            owner = f"module[{key}]" if self.input else "module"
+            return f"{owner}.{self.attribute}"
+        end = {"shape": f".shape[{self.dim}]", "value": ""}.get(self.what, f".{self.what}")
+        return f"input[{key}]{end}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +171,7 @@ class Dynamic:
 
 VALUE_CLASSES: tuple[type, ...] = (
     Interval,
+    RealInterval,
     Selector,
     Pattern,
     GuardPath,

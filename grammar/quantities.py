@@ -13,7 +13,7 @@ from typing import Any
 
 from sgplan.grammar import ast
 from sgplan.grammar.diagnostics import Refused
-from sgplan.grammar.literals import Interval, Steps
+from sgplan.grammar.literals import Interval, RealInterval, Steps
 from sgplan.grammar.nearest import joined
 from sgplan.grammar.units import BYTES, SECONDS, Number, meant, take_apart
 from sgplan.grammar.values import Reading, ValueType, refusal, sort, wrong_type
@@ -85,6 +85,23 @@ class Count:
                 help=f"write `{self.least}` or more",
             )
         return number.whole
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A number without a unit, whole when it is written so."""
+
+    noun: str = "a number"
+    example: str = "32"
+
+    def fits(self, node: ast.Value) -> bool:
+        return isinstance(node, ast.Quantity)
+
+    def read(self, node: ast.Value, reading: Reading) -> float:
+        found, number = _number(self, node, reading)
+        if number.unit:
+            raise _no_unit(self, found, number, reading)
+        return number.real if number.whole is None else number.whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,24 +263,46 @@ class WholeRange:
         return isinstance(node, ast.Range)
 
     def read(self, node: ast.Value, reading: Reading) -> Interval:
-        if isinstance(node, ast.Quantity):
-            raise refusal(
-                "SG0204",
-                node,
-                f"`{reading.attribute}` takes a range",
-                f"this is {sort(node)}",
-                f"write `{node.text}..{node.text}`, or `{node.text}..` for no end",
-            )
-        if not isinstance(node, ast.Range):
-            raise wrong_type(self, node, reading)
         end = Count(self.least, "a range of whole numbers", self.example)
-        low = None if node.low is None else end.read(node.low, reading)
-        high = None if node.high is None else end.read(node.high, reading)
-        if low is not None and high is not None and low > high:
-            raise refusal(
-                "SG0214",
-                node,
-                f"the range of `{reading.attribute}` ends before it starts",
-                help=f"write `{high}..{low}`",
-            )
+        return Interval(*_ends(self, end, node, reading))
+
+
+@dataclass(frozen=True, slots=True)
+class NumberRange:
+    """`low..high`, both ends included, whole numbers or not."""
+
+    noun: str = "a range"
+    example: str = "128..2048"
+
+    def fits(self, node: ast.Value) -> bool:
+        return isinstance(node, ast.Range)
+
+    def read(self, node: ast.Value, reading: Reading) -> Interval | RealInterval:
+        low, high = _ends(self, Scalar("a range of numbers", self.example), node, reading)
+        if isinstance(low, float) or isinstance(high, float):
+            return RealInterval(low, high)
         return Interval(low, high)
+
+
+def _ends(type_: ValueType, end: ValueType, node: ast.Value, reading: Reading) -> tuple[Any, Any]:
+    """Both ends of a range, None for an open one."""
+    if isinstance(node, ast.Quantity):
+        raise refusal(
+            "SG0204",
+            node,
+            f"`{reading.attribute}` takes a range",
+            f"this is {sort(node)}",
+            f"write `{node.text}..{node.text}`, or `{node.text}..` for no end",
+        )
+    if not isinstance(node, ast.Range):
+        raise wrong_type(type_, node, reading)
+    low = None if node.low is None else end.read(node.low, reading)
+    high = None if node.high is None else end.read(node.high, reading)
+    if low is not None and high is not None and low > high:
+        raise refusal(
+            "SG0214",
+            node,
+            f"the range of `{reading.attribute}` ends before it starts",
+            help=f"write `{high}..{low}`",
+        )
+    return low, high

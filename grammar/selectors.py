@@ -237,9 +237,9 @@ class PatternType:
 
 @dataclass(frozen=True, slots=True)
 class GuardPathType:
-    """`input[0].shape[1]`, `input["ids"].shape[1]`, `input[*].dtype`."""
+    """`input[0].shape[1]`, `input["ids"].dtype`, `input["scale"]`, `module["layers.0"].counter`."""
 
-    noun: str = "a path into the inputs"
+    noun: str = "a path into the inputs or the modules"
     example: str = "input[0].shape[1]"
 
     def fits(self, node: ast.Value) -> bool:
@@ -248,8 +248,8 @@ class GuardPathType:
     def read(self, node: ast.Value, reading: Reading) -> GuardPath:
         if isinstance(node, ast.Ref) and node.name.text == "input":
             match node.trailers:
-                case (ast.Index(key=key), ast.Member(name=ast.Name(text="dtype"))):
-                    return GuardPath(self._input(key, reading), "dtype")
+                case (ast.Index(key=key), ast.Member(name=ast.Name(text="dtype" | "device" as it))):
+                    return GuardPath(self._input(key, reading), it)
                 case (
                     ast.Index(key=key),
                     ast.Member(name=ast.Name(text="shape")),
@@ -258,13 +258,24 @@ class GuardPathType:
                     return GuardPath(
                         self._input(key, reading), "shape", Count(-8).read(dim, reading)
                     )
+                case (ast.Index(key=ast.Quantity() | ast.Text() as key),):
+                    return GuardPath(self._input(key, reading), "value")
+                case _:
+                    pass
+        if isinstance(node, ast.Ref) and node.name.text == "module":
+            match node.trailers:
+                case (ast.Member(name=name),):
+                    return GuardPath("", "attribute", attribute=name.text)
+                case (ast.Index(key=ast.Text() as path), ast.Member(name=name)):
+                    return GuardPath(path.value, "attribute", attribute=name.text)
                 case _:
                     pass
         raise refusal(
             "SG0216",
             node,
-            f"`{reading.attribute}` takes a path into the inputs",
-            help='write `input[0].shape[1]`, `input["name"].shape[1]` or `input[*].dtype`',
+            f"`{reading.attribute}` takes {self.noun}",
+            help='write `input[0].shape[1]`, `input["name"].shape[1]`, `input[*].dtype`, '
+            '`input["name"]` or `module["layers.0"].name`',
         )
 
     def _input(self, key: ast.Quantity | ast.Text | None, reading: Reading) -> int | str:

@@ -40,14 +40,25 @@ class CompilingSteps:
     Attributes:
         wanted: whether the plan asks for a compiled step of this optimizer.
         began: a compile of this region begins.
-        compiled: it took so many seconds.
+        compiled: it took so many seconds; the compiler's cache had it (`hit`) or not (`miss`).
         refused: told of an optimizer whose step stays as written, and why.
+        barred: why no step is compiled in this run; empty when they may be.
     """
 
     wanted: Callable[[Optimizer], bool]
     began: Callable[[str], None]
-    compiled: Callable[[Optimizer, str, float], None]
+    compiled: Callable[[Optimizer, str, float, str], None]
     refused: Callable[[Optimizer, str], None]
+    barred: str = ""
+
+    def objection(self, optimizer: Optimizer) -> str:
+        """Why the step of an optimizer stays as written from the start; empty when it need not."""
+        if type(optimizer) not in STOCK:
+            return f"`{type(optimizer).__name__}` is no optimizer of torch that sgplan compiles"
+        # Autograd follows such a step; the compiled one runs below autograd.
+        if optimizer.defaults.get("differentiable"):
+            return "the script passes `differentiable`"
+        return self.barred
 
 
 def install(steps: CompilingSteps) -> None:
@@ -56,17 +67,16 @@ def install(steps: CompilingSteps) -> None:
     for cls in STOCK:
         if "step" in vars(cls):
             _patch(cls, steps, chosen)
-    _report_others(steps)
+    _report_refused(steps)
 
 
-def _report_others(steps: CompilingSteps) -> None:
+def _report_refused(steps: CompilingSteps) -> None:
     original = Optimizer.__init__
 
     @functools.wraps(original)
     def init(self: Optimizer, params: Any, *args: Any, **kwargs: Any) -> None:
         original(self, params, *args, **kwargs)
-        if type(self) not in STOCK and steps.wanted(self):
-            why = f"`{type(self).__name__}` is no optimizer of torch that sgplan compiles"
+        if steps.wanted(self) and (why := steps.objection(self)):
             steps.refused(self, why)
 
     Optimizer.__init__ = init
@@ -84,7 +94,7 @@ def _patch(
     @functools.wraps(below)
     def step(self: Optimizer, closure: Any = None) -> Any:
         if self not in chosen:
-            first = type(self) in STOCK and steps.wanted(self)
+            first = steps.wanted(self) and not steps.objection(self)
             chosen[self] = _Step(self, steps) if first else None
             if first:  # it makes the state
                 return below(self, closure)
@@ -119,11 +129,12 @@ class _Step:
 
     def _backend(self, gm: Any, inputs: Any) -> Any:
         self._steps.began(self._name)
-        began = perf_counter()
+        began, hits = perf_counter(), torch_api.graph_cache_hits()
         code = torch_api.compile_fx(gm, inputs)
         optimizer = self._owner()
         if optimizer is not None:
-            self._steps.compiled(optimizer, self._name, perf_counter() - began)
+            cache = "hit" if torch_api.graph_cache_hits() > hits else "miss"
+            self._steps.compiled(optimizer, self._name, perf_counter() - began, cache)
         return code
 
     def run(self, optimizer: Optimizer) -> str:

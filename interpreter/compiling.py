@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,20 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from sgplan.grammar.diagnostics import Diagnostic, Label
 from sgplan.interpreter import control_flow, events
 from sgplan.interpreter.graph_backend import GraphBackend, planned_wrapper
+from sgplan.interpreter.guarded import Guarded
 from sgplan.interpreter.loss_scale import ever_scaled
 from sgplan.interpreter.rank import Rank
 from sgplan.interpreter.roots import Owned, Root, names_class, plain_name, trainable, unwrapped
 from sgplan.planner import torch_api
+from sgplan.planner.guard_lines import holding, needs_graph
 from sgplan.planner.precision import needing_graph
 
 OURS = (None, "inductor", "sgplan")
 _DYNAMIC = {"on": True, "off": False}
+
+
+class _Traced(BaseException):
+    """The graph is known; nothing of the call shall run."""
 
 
 class Compiling:
@@ -47,12 +53,15 @@ class Compiling:
         # What the script compiles, before it is a root.
         self._compiled: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._prepared = False
+        self._limit = 0  # of recompiles of one instance, known when something is compiled
+        self._alike = 1  # instances of the class that is compiled most often
 
     # --- patches ---------------------------------------------------------------------------------
 
     def install(self) -> None:
         """Patch `torch.compile`, `Module.compile` and the Inductor backend class."""
         torch_api.replace_inductor_wrapper(planned_wrapper(self._backend))
+        self._rank.guards.call_code = Compiling._whole.__code__
         owner = self
 
         @functools.wraps(self._compile)
@@ -79,9 +88,16 @@ class Compiling:
         self._rank.report(self._rank.planner.device(self._rank.plan))
         if self._rank.mode == "verify":
             torch_api.draw_as_eager()
+        # Numbers of a module vary after their first change, as arguments do; sizes that are equal
+        # by chance must not become one size where a guard lets one of them vary.
+        torch._dynamo.config.allow_unspec_int_on_nn_module = True
+        if self._rank.guards.any:
+            torch_api.tell_equal_sizes_apart()
         capture = self._rank.plan.capture_of(None)
+        config: Any = torch._dynamo.config
         if "recompiles" in capture.written:
-            torch._dynamo.config.recompile_limit = capture.recompiles
+            config.recompile_limit = capture.recompiles
+        self._limit = config.recompile_limit
         if capture.engine == "eager":
             torch.compiler.set_stance("force_eager")
 
@@ -99,7 +115,10 @@ class Compiling:
         compiled: Any = self._compile(model, **given)
         if isinstance(model, nn.Module):
             self._found(model)
-            compiled.forward = self._counted(compiled.forward, unwrapped(model))
+            # Torch would compile `Module.__call__`, which is watched and hence breaks the graph.
+            inner = unwrapped(model)
+            plain = self._compile(torch_api.wrap_inline(inner), **given)
+            compiled.forward = self._counted(self._guarded(inner, given, plain), inner)
         return compiled
 
     def script_compiles_in_place(
@@ -158,10 +177,22 @@ class Compiling:
         """The script compiles a module: a root of its own unless DDP has or gets it."""
         module = unwrapped(module)
         self._compiled.add(module)
+        self._allow_for(module)
         root = self._rank.root_of(module)
         if root is not None and root.path != "stock":
             self._mark_compiled(root, "the script compiles it")
             self._rank.describe(root)
+
+    def _allow_for(self, module: nn.Module) -> None:
+        """Instances of one class share a code object, and with it Dynamo's limit: it counts for
+        each of them."""
+        config: Any = torch._dynamo.config
+        alike = sum(type(other) is type(module) for other in self._compiled)
+        self._alike = max(self._alike, alike)
+        config.recompile_limit = self._limit * self._alike
+        config.accumulated_recompile_limit = max(
+            config.accumulated_recompile_limit, config.recompile_limit
+        )
 
     def compiles(self, module: nn.Module) -> bool:
         """Whether the script compiles this module or a part of it."""
@@ -185,21 +216,12 @@ class Compiling:
     def _choose_engine(self, root: Root) -> None:
         wish = self._rank.capture_of(root)
         if wish.engine == "eager":
+            self._guard_eagerly(root)
             return
         if self.compiles(root.module):
             self._mark_compiled(root, "the script compiles it")
             return
-        planner, plan = self._rank.planner, self._rank.plan
-        asking = [
-            *(
-                r.address
-                for r in (*planner.rules(plan, root.name), *planner.recomputes(plan, root.name))
-            ),
-            *filter(None, [needing_graph(plan, root.name)]),
-            *(["precision.loss_scale"] if ever_scaled(plan, root.name) else []),
-        ]
-        ruled = f"`{asking[0]}` needs a graph" if asking else ""
-        reason = _needs_graph(wish, self._rank.sync_of(root).by, ruled)
+        reason = _needs_graph(wish, self._rank.sync_of(root).by, self._ruled(root))
         if reason and root.path != "stock":
             given: dict[str, Any] = {}
             self._override(given)
@@ -209,6 +231,28 @@ class Compiling:
             root.made_compiled = True
         elif self._rank.mode == "plan":
             self.capture(root.module, {"backend": self._backend.recorder(root)})
+        else:
+            self._guard_eagerly(root)
+
+    def _ruled(self, root: Root) -> str:
+        """Which block of the plan needs a graph of a root; empty when none does."""
+        planner, plan, name = self._rank.planner, self._rank.plan, root.name
+        asking = [
+            block.address for block in (*planner.rules(plan, name), *planner.recomputes(plan, name))
+        ]
+        asking += [guard.address for guard in holding(plan, name) if needs_graph(guard)]
+        asking += filter(None, [needing_graph(plan, name)])
+        asking += ["precision.loss_scale"] if ever_scaled(plan, name) else []
+        return f"`{asking[0]}` needs a graph" if asking else ""
+
+    def _guard_eagerly(self, root: Root) -> None:
+        """A root that runs eagerly: its guards stop the run, or have nothing to say."""
+        found = holding(self._rank.plan, root.name)
+        if not found or any(map(needs_graph, found)):
+            return  # said when the first step has ended
+        module = root.module
+        checked = self._guarded(module, {}, module._call_impl, compiled=False)
+        module._compiled_call_impl = _eager_without_grad(checked, module)
 
     def _regions(self, root: Root, region: str | None) -> list[nn.Module]:
         if region is None:
@@ -225,10 +269,53 @@ class Compiling:
         compiled = self._compile(torch_api.wrap_inline(module), **given)
         wish = self._rank.capture_of(self._rank.root_of(module))
         eager_eval = wish.eval == "as_written" and not self.compiles(module)
-        call = functools.partial(self._call_whole, compiled)
+        call = self._guarded(module, given, functools.partial(self._call_whole, compiled))
         chosen = _eager_without_grad(call, module) if eager_eval else call
         module._compiled_call_impl = chosen
         return chosen
+
+    def _guarded(
+        self,
+        module: nn.Module,
+        given: dict[str, Any],
+        plain: Callable[..., Any],
+        *,
+        compiled: bool = True,
+    ) -> Callable[..., Any]:
+        """A call under the guards of the plan; `plain` itself without any."""
+        if not self._rank.guards.any:
+            return plain
+
+        def variant(frame: str, varying: Mapping[str, Sequence[bool] | None]) -> Callable[..., Any]:
+            if not compiled:
+                return plain
+            call = torch_api.wrap_inline(module, frame)
+            settings = dict(given)
+            if varying:
+                torch_api.varies(call, varying)
+                # `dynamic=False` would close what the guard leaves open.
+                settings["dynamic"] = settings.get("dynamic") or None
+            return functools.partial(self._call_whole, self._compile(call, **settings))
+
+        def trace(
+            varying: Mapping[str, Sequence[bool] | None],
+            look: Callable[[Any], None],
+            args: Any,
+            kwargs: Any,
+        ) -> None:
+            call = torch_api.wrap_inline(module, f"{type(module).__qualname__}_proof")
+            torch_api.varies(call, varying)
+
+            def stop(gm: Any, inputs: Sequence[Any]) -> Any:
+                look(gm)
+                raise _Traced
+
+            try:
+                self._compile(call, backend=stop, fullgraph=True)(*args, **kwargs)
+            except _Traced:
+                return
+
+        return Guarded(self._rank.guards, module, variant, trace, plain)
 
     def _call_whole(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return self._whole(call, args, kwargs)

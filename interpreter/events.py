@@ -104,6 +104,32 @@ class CaptureMissed:
 
 
 @dataclass(frozen=True, slots=True)
+class GuardMissed:
+    """A value was met that no compiled variant holds for.
+
+    Attributes:
+        guard: address of the guard of the plan that saw it; empty when Dynamo found it by itself.
+        path: what was watched, as a guard's `on` has it where a path exists.
+        old, new: the values before and now, as a plan writes them.
+        where: line of the script, `train.py:57`; empty when not known.
+        did: `recompiled`, `ran eagerly`, `stopped`, or `padded to N`.
+        seconds: spent compiling for it.
+        why: the guard's declaration, or Dynamo's own words.
+        line: the line of a plan that declares the value; empty where no guard could.
+    """
+
+    guard: str
+    path: str
+    old: str
+    new: str
+    where: str
+    did: str
+    seconds: float
+    why: str
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
 class ContractAgreed:
     root: str
     digest: str
@@ -202,6 +228,7 @@ KINDS: dict[str, type] = {
     "compile_finished": CompileFinished,
     "graph_captured": GraphCaptured,
     "capture_missed": CaptureMissed,
+    "guard_missed": GuardMissed,
     "contract_agreed": ContractAgreed,
     "diagnostic_raised": DiagnosticRaised,
     "note_added": NoteAdded,

@@ -77,6 +77,7 @@ class GraphBackend:
         if torch_api.active_ddp() is not None or (root is not None and root.path == "stock"):
             return stock()
         self._rank.operators.probe(gm, inputs)
+        self._rank.guards.graph(gm, inputs)
         in_graph = root is None or self._rank.sync_of(root).by in ("auto", "in_graph")
         record, context = self._recording(root, gm, inputs)
         reductions: Reductions = "in_graph" if in_graph else "none"
@@ -230,6 +231,7 @@ class GraphBackend:
         finally:
             rank.capturing = False
         rank.emit(events.CompileFinished, region, outcome.seconds, outcome.cache, why)
+        rank.guards.compiled(root, outcome.seconds, why)
         if root is not None:
             self._keep(root, region, outcome, stage)
         return outcome.call

@@ -1,9 +1,9 @@
 """`precision { loss_scale = … }`: one scale for each root, and steps skipped on an overflow.
 
-The scale acts inside compiled graphs (`planner/capture/scale.py`); the script's gradients are never
-scaled. An overflow leaves inf or nan in them, after the reduction hence on every rank alike, so
-that ranks agree without a message. Such a step is carried out without gradients: no parameter and
-no optimizer state moves, and the script has its gradients back afterwards.
+The scale acts inside compiled graphs (`planner/capture/scale.py`); the script's gradients are
+never scaled. An overflow leaves inf or nan in them, after the reduction hence on every rank alike,
+so that ranks agree without a message. Such a step is carried out without gradients: no parameter
+and no optimizer state moves, and the script has its gradients back afterwards.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Scale:
 
     def _set(self, value: float) -> None:
         # Graphs between their forward and backward hold the tensor. Each multiplies and divides
-        # within its backward, by one value: it may change under them, and autograd need not know.
+        # within its backward, by one value; it may change under them, unknown to autograd.
         self.tensor.data.fill_(value)
 
 

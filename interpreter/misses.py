@@ -28,6 +28,8 @@ _LIMIT = re.compile(
     r"(?:.*?last reason: (?P<reason>[^\n]*))?",
     re.S,
 )
+# The frame of a captured module's call, named in `torch_api.wrap_inline` or `guarded.py`.
+_WRAPPED = re.compile(r"^'?(\w[\w.<>]*?)_call_v?\d+.*$", re.S)
 
 
 class Misses:
@@ -91,7 +93,7 @@ def limit_spent(text: str) -> MissFact | None:
         return None
     last = (found["reason"] or "not given").strip()
     return MissFact(
-        found["function"],
+        _WRAPPED.sub(r"\1.forward", found["function"]),
         f"fell back to eager: {found['setting']} {found['limit']} is spent; "
         f"the last reason: {last}",
     )

@@ -144,11 +144,11 @@ class Optimizers:
         """A step is about to be compiled."""
         self._rank.emit(events.CompileStarted, region)
 
-    def step_compiled(self, optimizer: Optimizer, region: str, seconds: float) -> None:
+    def step_compiled(self, optimizer: Optimizer, region: str, seconds: float, cache: str) -> None:
         """A step was compiled, for the first time or because its inputs are others."""
         found = torch_api.compiling_frame()
         why = "" if found is None else found[1].strip().partition("\n")[0]
-        self._rank.emit(events.CompileFinished, region, seconds, "miss", why)
+        self._rank.emit(events.CompileFinished, region, seconds, cache, why)
 
     def fact(self, optimizer: Optimizer) -> OptimizerFact:
         """An optimizer as pure data; it belongs to the root most of its elements belong to."""

@@ -25,6 +25,7 @@ from torch import nn
 from sgplan.grammar.diagnostics import Diagnostic, Refused, has_errors
 from sgplan.grammar.plan import Capture, Plan, Sync
 from sgplan.interpreter import events, gate, shortfalls, step_end, unsupported
+from sgplan.interpreter.guards import Guards
 from sgplan.interpreter.loss_scale import LossScales
 from sgplan.interpreter.lowering import Planner
 from sgplan.interpreter.masters import Masters
@@ -60,6 +61,7 @@ class Rank:
         verifying: records this rank in verify mode, else None.
         stage_offset: added to the number of steps where a precision stage is looked up.
         loss_scales, masters: what the plan's `precision` asks beside casts.
+        guards: what holds for captured calls, and what is said of misses.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class Rank:
         self.operators = Operators(self)
         self.loss_scales = LossScales(self)
         self.masters = Masters(self)
+        self.guards = Guards(self)
         self.misses = Misses(lambda miss: shortfalls.missed(self, miss))
         self._expect = expect
         self._open_recorder = recorder
@@ -382,6 +385,7 @@ class Rank:
             self.report(
                 replace(found, severity="warning") for found in shortfalls.unmatched_models(self)
             )
+            self.report(self.guards.unasked())
         self.peers.compare(self.steps.step + 1)
         self.write_part()
 

@@ -14,6 +14,7 @@ from sgplan.grammar.plan import Plan
 from sgplan.planner.audit import audit_lines
 from sgplan.planner.facts import Facts, GraphFact, RootFact
 from sgplan.planner.graphs import backward_chain, calls_of
+from sgplan.planner.guard_lines import guard_rows
 from sgplan.planner.kernels_listing import rule_lines
 from sgplan.planner.listing_text import body_lines, header
 from sgplan.planner.pipeline import active_numerics
@@ -107,12 +108,17 @@ def _rules(view: _View) -> list[str]:
     return [*lines, "  `--kernels` lists the kernels"] if lines else []
 
 
-def _precision(view: _View) -> list[str]:
-    return audit_lines(view.plan, view.facts)
-
-
 def _recomputes(view: _View) -> list[str]:
     return recompute_lines(view.plan, view.facts)
+
+
+def _guards(view: _View) -> list[str]:
+    rows = list(guard_rows(view.plan))
+    return ["guards, and the variants that they declare", *columns(rows)] if rows else []
+
+
+def _precision(view: _View) -> list[str]:
+    return audit_lines(view.plan, view.facts)
 
 
 def _programs(view: _View) -> list[str]:
@@ -222,8 +228,9 @@ _SECTIONS: tuple[Callable[[_View], list[str]], ...] = (
     _roots,
     _matches,
     _rules,
-    _precision,
     _recomputes,
+    _guards,
+    _precision,
     _programs,
     _costs,
     _misses,

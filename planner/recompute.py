@@ -73,12 +73,12 @@ def outcomes(plan: Plan, facts: Facts) -> tuple[Found, ...]:
 
 
 def broken(plan: Plan, facts: Facts) -> list[Diagnostic]:
-    """What a graph cannot do of what the plan asks: SG0601, SG0720, SG0722."""
+    """What a graph cannot do of what the plan asks: SG0601, SG0730, SG0732."""
     return [problem for found in outcomes(plan, facts) for problem in _broken(found)]
 
 
 def idle(plan: Plan, facts: Facts) -> list[Diagnostic]:
-    """SG0721 for every block that changed nothing, once everything that trains was captured.
+    """SG0731 for every block that changed nothing, once everything that trains was captured.
 
     A family of ops may occur nowhere: then it is a note.
     """
@@ -100,7 +100,7 @@ def _broken(found: Found) -> Iterator[Diagnostic]:
         )
     elif fact.objection:
         yield Diagnostic(
-            "SG0722",
+            "SG0732",
             f"`{block.address}` would not repeat the forward of {_where(found)}",
             _label(block),
             notes=(fact.objection,),
@@ -110,7 +110,7 @@ def _broken(found: Found) -> Iterator[Diagnostic]:
         assert fact.limit is not None
         least = 100 * fact.after / max(fact.before, 1)
         yield Diagnostic(
-            "SG0720",
+            "SG0730",
             f"`{block.address}` cannot save as little in {_where(found)}",
             _label(block, "memory"),
             notes=(
@@ -136,7 +136,7 @@ def _idle(block: Recompute, found: list[Found]) -> Diagnostic:
     else:
         why = "nothing that its ops make is saved for the backward"
     return Diagnostic(
-        "SG0721",
+        "SG0731",
         f"`{block.address}` changes nothing",
         _label(block, "in", "match"),
         notes=(why,),

@@ -11,7 +11,7 @@ import copy
 import functools
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -41,8 +41,10 @@ __all__ = [
     "compute_at_once",
     "copied_graph",
     "copy_all",
+    "decisions_by",
     "default_group",
     "default_store",
+    "depends_on",
     "descriptors",
     "draw_as_eager",
     "dynamo_counters",
@@ -67,6 +69,7 @@ __all__ = [
     "inductor_wrapper",
     "input_source",
     "is_fake",
+    "is_fixed",
     "is_saved",
     "mark_recompute",
     "mark_saved",
@@ -90,7 +93,9 @@ __all__ = [
     "size_hint",
     "skip_frames",
     "storage_uses",
+    "tell_equal_sizes_apart",
     "trace_calls",
+    "varies",
     "wrap_inline",
 ]
 
@@ -182,24 +187,96 @@ def active_ddp() -> Any:
 _frames: weakref.WeakKeyDictionary[type, CodeType] = weakref.WeakKeyDictionary()
 
 
-def wrap_inline(module: torch.nn.Module) -> Callable[..., Any]:
+def wrap_inline(module: torch.nn.Module, frame: str = "") -> Callable[..., Any]:
     """A module's call in a frame that Dynamo does not skip (`_dynamo.external_utils.wrap_inline`).
 
     Dynamo keeps compiled entries, the recompile limit and what it learnt of varying sizes by code
     object. Modules of one class share theirs, as they share their `forward`; others do not.
+
+    Args:
+        frame: a name of its own gives the call a code object of its own.
     """
     from torch._dynamo.external_utils import wrap_inline as wrap
 
     inner = wrap(module._call_impl)
     assert isinstance(inner, FunctionType)
     cls = type(module)
-    if cls not in _frames:
+    if frame:
+        code = inner.__code__.replace(co_name=frame, co_qualname=frame)
+    elif cls in _frames:
+        code = _frames[cls]
+    else:
         name = f"{cls.__qualname__}_call_{len(_frames)}"
-        _frames[cls] = inner.__code__.replace(co_name=name, co_qualname=name)
+        code = _frames[cls] = inner.__code__.replace(co_name=name, co_qualname=name)
     own = FunctionType(
-        _frames[cls], inner.__globals__, cls.__qualname__, inner.__defaults__, inner.__closure__
+        code, inner.__globals__, cls.__qualname__, inner.__defaults__, inner.__closure__
     )
     return functools.update_wrapper(own, module._call_impl)
+
+
+def varies(call: Callable[..., Any], sources: Mapping[str, Sequence[bool] | None]) -> None:
+    """Tell Dynamo before its first compile of a `wrap_inline` call what varies between calls.
+
+    It is written where Dynamo notes what it saw vary (`torch._dynamo.pgo`), so that one compile
+    does for what would take two.
+
+    Args:
+        sources: by name as Dynamo has it (`L['args'][0]`): for each dim of a tensor whether it
+            varies, None for a number.
+    """
+    from inspect import signature
+
+    from torch._dynamo import pgo
+
+    assert isinstance(call, FunctionType)
+    make: Any = pgo.CodeId.make
+    closure = (call.__closure__,) if "closure" in signature(make).parameters else ()
+    state: Any = pgo.get_code_state()[make(call.__code__, *closure)]
+    unset, varying = pgo.auto_unset, pgo.auto_dynamic
+    for name, dims in sources.items():
+        scalar: Any = varying if dims is None else unset
+        size: Any = unset if dims is None else tuple(varying if d else unset for d in dims)
+        state.automatic_dynamic[name] = pgo.FrameStateSizeEntry(
+            scalar=scalar, size=size, stride=unset
+        )
+
+
+def tell_equal_sizes_apart() -> None:
+    """Two sizes that vary and are equal by chance stay two (`_config.use_duck_shape`)."""
+    from torch.fx.experimental import _config
+
+    _config.use_duck_shape = False
+
+
+def depends_on(size: Any, other: Any) -> bool:
+    """Whether a symbolic number is computed from the symbols of another."""
+    symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
+    if not isinstance(size, symbolic) or not isinstance(other, symbolic):
+        return False
+    return bool(size.node.expr.free_symbols & other.node.expr.free_symbols)
+
+
+def decisions_by(sizes: Sequence[Any]) -> list[str]:
+    """What tracing decided by these sizes (`ShapeEnv.guards`).
+
+    Left out: that some are equal, and upper bounds, which smaller sizes keep as well.
+    """
+    symbolic = [size for size in sizes if isinstance(size, torch.SymInt)]
+    symbols: set[Any] = set().union(*(size.node.expr.free_symbols for size in symbolic))
+    found: list[str] = []
+    for guard in symbolic[0].node.shape_env.guards if symbolic else ():
+        expr = guard.expr
+        sort = expr.rel_op if expr.is_Relational else ""
+        equal = sort == "==" and all(side.is_Symbol for side in expr.args)
+        bound = sort in ("<", "<=") and expr.lhs.is_Symbol and expr.rhs.is_number
+        if expr.free_symbols & symbols and not equal and not bound:
+            found.append(str(expr))
+    return found
+
+
+def is_fixed(size: Any) -> bool:
+    """Whether a graph holds for one value of a size only."""
+    return not isinstance(size, torch.SymInt) or bool(size.node.expr.is_number)
 
 
 def inductor_wrapper() -> type:

@@ -126,9 +126,14 @@ def _install(
     found = rank.optimizers
     optimizers.install(optimizers.Fusing(found.wants_fused, found.fused_built, found.cannot_follow))
     if any(update.optimizer == "compiled" for update in plan.updates):
+        eager = plan.capture_of(None).engine == "eager"
         compiled_step.install(
             compiled_step.CompilingSteps(
-                found.wants_compiled, found.step_compiles, found.step_compiled, found.cannot_follow
+                found.wants_compiled,
+                found.step_compiles,
+                found.step_compiled,
+                found.cannot_follow,
+                "`capture.engine = eager` compiles nothing" if eager else "",
             )
         )
     unsupported.watch_spawn(lambda text: rank.once(events.NoteAdded, "unsupported", text))

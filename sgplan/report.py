@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from sgplan import __version__
@@ -67,6 +67,10 @@ def to_json(run: Run, outcome: Outcome, summary: Summary, damage: Sequence[Diagn
         "child_exit_status": outcome.child,
         **_figures(summary),
         **_folded_fields(summary),
+        "guard_misses": [
+            {"rank": rank, **{f.name: getattr(event, f.name) for f in fields(event)}}
+            for rank, event in summary.guard_misses
+        ],
         "ranks": [_rank(summary.ranks[rank]) for rank in sorted(summary.ranks)],
         "diagnostics": [
             {"diagnostic": diagnostic.to_wire(), "ranks": list(ranks)}
@@ -105,6 +109,7 @@ def _folds(summary: Summary) -> dict[str, list[Folded]]:
         "engines": summary.engines.lines(),
         "paths": summary.paths.lines(),
         "recompiles": summary.recompiles.lines(),
+        "misses": summary.misses.lines(),
         "fallbacks": summary.fallbacks.lines(),
         "overridden": summary.overridden.lines(),
         "missed": summary.missed.lines(),
@@ -116,6 +121,7 @@ def _folded_fields(summary: Summary) -> dict[str, list[dict[str, Any]]]:
     return {
         name: [
             {"subject": x.subject, "text": x.text, "ranks": list(x.ranks), "count": x.count}
+            | ({"seconds": x.seconds} if name == "recompiles" else {})
             for x in lines
         ]
         for name, lines in _folds(summary).items()
@@ -162,6 +168,7 @@ _TITLES = {
     "engines": "engine",
     "paths": "reduction",
     "recompiles": "recompiled",
+    "misses": "guard missed",
     "fallbacks": "fell back",
     "overridden": "plan wins",
     "missed": "not captured",
@@ -215,7 +222,11 @@ def _compile(summary: Summary) -> str:
 
 
 def _section(title: str, folded: Sequence[Folded], world: int) -> list[str]:
-    return [_row(title, f"{x.subject}: {x.text}{_times(x, world)}") for x in folded]
+    return [_row(title, f"{x.subject}: {_cost(x)}{x.text}{_times(x, world)}") for x in folded]
+
+
+def _cost(line: Folded) -> str:
+    return f"{line.seconds * 1000:,.0f} ms for " if line.seconds else ""
 
 
 def _times(line: Folded, world: int) -> str:

@@ -49,12 +49,14 @@ class Folded:
         text: the line.
         ranks: who said it, ascending.
         count: how often it was said, all ranks together.
+        seconds: what it cost the rank that it cost most.
     """
 
     subject: str
     text: str
     ranks: tuple[int, ...]
     count: int
+    seconds: float = 0.0
 
 
 class Fold:
@@ -62,10 +64,13 @@ class Fold:
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], dict[int, int]] = {}
+        self._seconds: dict[tuple[str, str], dict[int, float]] = {}
 
-    def add(self, rank: int, subject: str, text: str) -> None:
+    def add(self, rank: int, subject: str, text: str, seconds: float = 0.0) -> None:
         by_rank = self._seen.setdefault((subject, text), {})
         by_rank[rank] = by_rank.get(rank, 0) + 1
+        spent = self._seconds.setdefault((subject, text), {})
+        spent[rank] = spent.get(rank, 0.0) + seconds
 
     def replace(self, rank: int, subject: str, text: str) -> None:
         """What the rank said of the subject before no longer holds."""
@@ -76,7 +81,13 @@ class Fold:
 
     def lines(self) -> list[Folded]:
         return [
-            Folded(subject, text, tuple(sorted(by_rank)), sum(by_rank.values()))
+            Folded(
+                subject,
+                text,
+                tuple(sorted(by_rank)),
+                sum(by_rank.values()),
+                max(self._seconds[subject, text].values()),
+            )
             for (subject, text), by_rank in self._seen.items()
             if by_rank
         ]
@@ -91,6 +102,8 @@ class Summary:
         self.paths = Fold()
         self.fallbacks = Fold()
         self.recompiles = Fold()
+        self.misses = Fold()
+        self.guard_misses: list[tuple[int, events.GuardMissed]] = []
         self.overridden = Fold()
         self.missed = Fold()
         self.notes = Fold()
@@ -182,8 +195,16 @@ class Summary:
     def _compile_finished(self, state: RankState, event: events.CompileFinished) -> None:
         state.compiling = None
         state.compiles.append(event)
-        if event.why:
-            self.recompiles.add(state.rank, event.region, event.why)
+
+    def _guard_missed(self, state: RankState, event: events.GuardMissed) -> None:
+        self.guard_misses.append((state.rank, event))
+        place = f" at {event.where}" if event.where else ""
+        text = f"{event.path} {event.old} -> {event.new}{place}"
+        fold = self.recompiles
+        if event.did != "recompiled":
+            text, fold = f"{text}, {event.did}", self.misses
+        line = f"; to declare it: {event.line}" if event.line else f"; {event.why}"
+        fold.add(state.rank, event.guard or "no guard", text + line, event.seconds)
 
     def _missed_capture(self, state: RankState, event: events.CaptureMissed) -> None:
         self.missed.add(state.rank, event.where, event.why)
@@ -220,6 +241,7 @@ _HANDLERS: dict[type, Callable[[Summary, RankState, Any], None]] = {
     events.SettingOverridden: Summary._setting,
     events.CompileStarted: Summary._compile_started,
     events.CompileFinished: Summary._compile_finished,
+    events.GuardMissed: Summary._guard_missed,
     events.CaptureMissed: Summary._missed_capture,
     events.DiagnosticRaised: Summary._diagnostic,
     events.NoteAdded: Summary._note,

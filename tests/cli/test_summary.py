@@ -95,8 +95,12 @@ def test_equal_refusals_of_several_ranks_are_one() -> None:
 def test_recompiles_carry_their_reason_and_first_compiles_do_not_count() -> None:
     compiled = events.CompileFinished("GPT.forward", 3.0, "miss", "")
     again = events.CompileFinished("GPT.forward", 1.0, "hit", "size mismatch at dim 0")
-    summary = summary_of([attached(0), compiled, again], [attached(1), compiled])
-    assert summary.recompiles.lines() == [Folded("GPT.forward", "size mismatch at dim 0", (0,), 1)]
+    missed = events.GuardMissed(
+        "", "input[0].shape[0]", "4", "5", "a.py:3", "recompiled", 1.0, "x", ""
+    )
+    summary = summary_of([attached(0), compiled, again, missed], [attached(1), compiled])
+    (line,) = summary.recompiles.lines()
+    assert line == Folded("no guard", "input[0].shape[0] 4 -> 5 at a.py:3; x", (0,), 1, 1.0)
     assert summary.compile_seconds == 4.0
     assert summary.cache_counts == {"miss": 2, "hit": 1}
 

@@ -29,8 +29,9 @@ class Told:
         self.refused: list[tuple[Optimizer, str]] = []
         self.wanted = True
 
-    def compiled(self, optimizer: Optimizer, region: str, seconds: float) -> None:
+    def compiled(self, optimizer: Optimizer, region: str, seconds: float, cache: str) -> None:
         assert seconds > 0
+        assert cache in ("hit", "miss")
         self.compiles.append(region)
 
     def refuse(self, optimizer: Optimizer, why: str) -> None:
@@ -265,3 +266,39 @@ def test_what_the_plan_does_not_want_is_untouched(told: Told) -> None:
     told.wanted = False
     trained(CASES["adamw"], 3)
     assert (told.compiles, told.refused) == ([], [])
+
+
+def test_autograd_still_follows_a_differentiable_step(told: Told) -> None:
+    leaf = torch.ones(2, requires_grad=True)
+    optimizer = SGD([nn.Parameter(torch.ones(2))], lr=0.5, differentiable=True)
+    weight = torch.ones(2, requires_grad=True).clone()
+    optimizer.param_groups[0]["params"] = [weight]
+    weight.grad = leaf * 1.0
+    for _ in range(3):
+        optimizer.step()
+    (found,) = torch.autograd.grad(weight.sum(), leaf)
+    assert torch.equal(found, torch.full((2,), -1.5))
+    assert [why for _, why in told.refused] == ["the script passes `differentiable`"]
+
+
+def test_where_nothing_may_be_compiled_all_step_as_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    give_back_afterwards(monkeypatch)
+    for cls in STOCK:
+        if "step" in vars(cls):
+            monkeypatch.setattr(cls, "step", cls.step)
+    told = Told()
+    compiled_step.install(
+        CompilingSteps(
+            lambda optimizer: told.wanted,
+            lambda region: None,
+            told.compiled,
+            told.refuse,
+            "`capture.engine = eager` compiles nothing",
+        )
+    )
+    barred, plain = both(told, CASES["adamw"], 3)
+    assert all(torch.equal(a, b) for a, b in zip(barred[1], plain[1], strict=True))
+    assert told.compiles == []
+    assert [why for _, why in told.refused] == ["`capture.engine = eager` compiles nothing"]

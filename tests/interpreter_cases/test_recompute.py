@@ -68,7 +68,7 @@ def test_a_share_out_of_reach_ends_the_run_before_a_step(tmp_path: Path) -> None
     job = run_job(CASES / SCRIPT, "eager", folder=tmp_path, plan=plan, timeout=280)
     assert job.returncode == 1
     assert not job.orphans
-    assert "SG0720" in job.stderr
+    assert "SG0730" in job.stderr
     assert "are the least" in job.stderr
     assert not job.of(events.StepFinished)
 

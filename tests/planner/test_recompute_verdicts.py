@@ -46,7 +46,7 @@ def test_a_block_that_is_followed_is_listed_and_nothing_is_said() -> None:
 
 def test_a_share_that_is_not_reached_is_refused_with_the_least() -> None:
     (problem,) = broken(HALF, found(replace(DONE, after=3 * MIB)))
-    assert (problem.code, problem.severity) == ("SG0720", "error")
+    assert (problem.code, problem.severity) == ("SG0730", "error")
     assert "3.0 MiB (75 %) are the least" in problem.notes[0]
     assert problem.help == "write `memory = 76%`, or select more with `in`"
     assert idle(HALF, found(replace(DONE, after=3 * MIB, ops=0))) == []
@@ -54,7 +54,7 @@ def test_a_share_that_is_not_reached_is_refused_with_the_least() -> None:
 
 def test_a_cut_that_repeats_something_else_is_refused() -> None:
     (problem,) = broken(HALF, found(replace(DONE, objection="`aten.rand` would draw twice")))
-    assert problem.code == "SG0722"
+    assert problem.code == "SG0732"
     assert problem.notes == ("`aten.rand` would draw twice",)
 
 
@@ -71,7 +71,7 @@ def test_rivals_are_named() -> None:
 def test_a_block_that_changes_nothing_is_said(body: str, severity: str) -> None:
     wanted = plan(f"recompute {{ {body} }}")
     (problem,) = idle(wanted, found(RecomputeFact("recompute", 0, 0, 0)))
-    assert (problem.code, problem.severity) == ("SG0721", severity)
+    assert (problem.code, problem.severity) == ("SG0731", severity)
 
 
 def test_a_block_without_a_graph_is_said() -> None:

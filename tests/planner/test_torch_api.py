@@ -210,6 +210,62 @@ def test_wrap_inline() -> None:
     assert len(graphs) == 1
 
 
+class _Scaled(torch.nn.Module):
+    def forward(self, x: torch.Tensor, scale: float) -> torch.Tensor:
+        return x * scale
+
+
+def test_a_frame_of_its_own_shares_nothing() -> None:
+    module = torch.nn.Linear(3, 2)
+    codes = {torch_api.wrap_inline(module, name).__code__ for name in ("", "one", "two")}
+    assert len(codes) == 3
+
+
+def test_varies_is_one_compile_and_is_fixed_sees_it() -> None:
+    seen: list[tuple[bool, bool]] = []
+
+    def backend(gm: fx.GraphModule, inputs: Any) -> Any:
+        values = [n.meta["example_value"] for n in gm.graph.nodes if n.op == "placeholder"]
+        shape = next(v.shape for v in values if isinstance(v, torch.Tensor) and v.dim() == 2)
+        seen.append((torch_api.is_fixed(shape[0]), torch_api.is_fixed(shape[1])))
+        return gm.forward
+
+    call = torch_api.wrap_inline(_Scaled(), "varying")
+    torch_api.varies(call, {"L['args'][0]": [True, False], "L['args'][1]": None})
+    compiled = torch.compile(call, backend=backend)
+    for size in (5, 6, 2):
+        assert torch.equal(
+            compiled(torch.ones(size, 3), size + 0.5), torch.ones(size, 3) * (size + 0.5)
+        )
+    assert seen == [(False, True)]
+
+
+class _Deciding(torch.nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        y = y * y.shape[0]
+        return x + y if x.shape[0] > 3 else x - y
+
+
+def test_decisions_by_and_depends_on_and_tell_equal_sizes_apart() -> None:
+    torch_api.tell_equal_sizes_apart()
+    decided: list[str] = []
+
+    def backend(gm: fx.GraphModule, inputs: Any) -> Any:
+        values = [n.meta["example_value"] for n in gm.graph.nodes if n.op == "placeholder"]
+        shapes = [v.shape for v in values if isinstance(v, torch.Tensor)]
+        assert torch_api.depends_on(shapes[0][0] * 2, shapes[0][0])
+        assert not torch_api.depends_on(shapes[0][0], shapes[1][1])
+        assert not torch_api.depends_on(2, shapes[0][0])
+        decided.extend(torch_api.decisions_by([shapes[0][0]]))
+        return gm.forward
+
+    call = torch_api.wrap_inline(_Deciding(), "deciding")
+    torch_api.varies(call, {"L['args'][0]": [True, False], "L['args'][1]": [True, True]})
+    torch.compile(call, backend=backend)(torch.ones(5, 5), torch.ones(5, 5))
+    assert len(decided) == 1
+    assert "3" in decided[0]
+
+
 def test_wrap_inline_shares_what_dynamo_keeps_within_a_class_only() -> None:
     first, second, other = nn.Linear(3, 2), nn.Linear(3, 2), nn.Bilinear(2, 2, 2)
     codes = [torch_api.wrap_inline(module).__code__ for module in (first, second, other)]
