@@ -187,7 +187,7 @@ def parse_program(text: str) -> Program:
     """
     parts = _Parts()
     for line in filter(str.strip, text.splitlines()):
-        _read_line(Cursor(line), parts, indented=line[:1].isspace())
+        _read_line(Cursor(line), parts, indented=line[0].isspace() or line[0].isdigit())
     if parts.program is None:
         raise TextError("expected a line that begins with `program`")
     return replace(

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sgplan.planner.instruction_text import SPELLINGS, format_instruction, parse_instruction
-from sgplan.planner.program import INSTRUCTIONS, Instruction, Program, ReduceStart, Run, Wait
+from sgplan.planner.program import INSTRUCTIONS, Instruction, Phase, Program, ReduceStart, Run, Wait
 from sgplan.planner.program_text import format_program, parse_program
 from sgplan.planner.words import TextError
 
@@ -74,3 +74,9 @@ def test_a_text_without_header_is_no_program() -> None:
 
 def test_every_instruction_has_a_spelling() -> None:
     assert set(SPELLINGS) == set(INSTRUCTIONS)
+
+
+def test_a_phase_of_more_than_a_hundred_instructions_parses_back() -> None:
+    lines = tuple(Wait((f"b{place}",)) for place in range(120))
+    program = Program(0, 1, (("data", 1),), "a.sgplan", "p", "c", phases=(Phase("update", lines),))
+    assert parse_program(format_program(program)) == program
