@@ -17,33 +17,35 @@ from typing import Any, ClassVar
 import torch
 import torch.fx as fx
 from torch.autograd import Function
+from torch.library import Library
 
 from sgplan.planner.capture.rewrite import Rewritten
 
 SCALE_VERSION = 1
 
-_library = torch.library.Library("sgplan_scale", "DEF")
+_library = Library("sgplan_scale", "DEF")
 
 
-class _Multiplied(Function):
+class _Scaled(Function):
+    """The value as it is; its gradient is scaled in the scale's format.
+
+    In the format of the gradient a scale of 2**16 would be infinite.
+    """
+
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(scale)
         return value.view_as(value)
 
+
+class _Multiplied(_Scaled):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
         (scale,) = ctx.saved_tensors
-        # In the format of the gradient a scale of 2**16 would be infinite.
         return (grads[0].to(scale.dtype) * scale).to(grads[0].dtype), None
 
 
-class _Divided(Function):
-    @staticmethod
-    def forward(ctx: Any, value: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(scale)
-        return value.view_as(value)
-
+class _Divided(_Scaled):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
         (scale,) = ctx.saved_tensors
