@@ -20,6 +20,7 @@ import torch
 import torch.optim
 from torch.optim import LBFGS, Optimizer, SparseAdam
 
+from sgplan.interpreter.steps import StepWatch
 from sgplan.planner import torch_api
 
 # Missing gradients or a group that is added need a graph of their own; a number that moves in every
@@ -61,25 +62,18 @@ class CompilingSteps:
         return self.barred
 
 
-def install(steps: CompilingSteps) -> None:
-    """Patch the step of the stock classes, below torch's hooks."""
+def install(steps: CompilingSteps, watch: StepWatch) -> None:
+    """Patch the step of the stock classes, below torch's hooks, and hear of other optimizers."""
     chosen: weakref.WeakKeyDictionary[Optimizer, _Step | None] = weakref.WeakKeyDictionary()
     for cls in STOCK:
         if "step" in vars(cls):
             _patch(cls, steps, chosen)
-    _report_refused(steps)
 
+    def built(optimizer: Optimizer) -> None:
+        if steps.wanted(optimizer) and (why := steps.objection(optimizer)):
+            steps.refused(optimizer, why)
 
-def _report_refused(steps: CompilingSteps) -> None:
-    original = Optimizer.__init__
-
-    @functools.wraps(original)
-    def init(self: Optimizer, params: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, params, *args, **kwargs)
-        if steps.wanted(self) and (why := steps.objection(self)):
-            steps.refused(self, why)
-
-    Optimizer.__init__ = init
+    watch.on_built.append(built)
 
 
 def _patch(

@@ -50,7 +50,7 @@ class Masters:
             return
         register_optimizer_step_pre_hook(self._before)
         register_optimizer_step_post_hook(self._after)
-        self._rank.steps.on_built = self._built
+        self._rank.steps.on_built.append(self._built)
 
     def store(self, model: str, parameters: Sequence[tuple[str, torch.Tensor]]) -> None:
         """Give the parameters of a new root the format of the plan, and masters where wanted.

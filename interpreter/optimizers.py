@@ -18,7 +18,7 @@ import torch
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 
 from sgplan.interpreter import events
-from sgplan.interpreter.steps import elements
+from sgplan.interpreter.steps import StepWatch, elements
 from sgplan.planner import torch_api
 from sgplan.planner.facts import OptimizerFact
 
@@ -44,11 +44,17 @@ class Fusing:
     refused: Callable[[Optimizer, str], None]
 
 
-def install(fusing: Fusing) -> None:
-    """Patch the constructors of the fusible classes, and watch the others."""
+def install(fusing: Fusing, watch: StepWatch) -> None:
+    """Patch the constructors of the fusible classes, and hear of the others."""
     for cls in FUSIBLE:
         _patch(cls, fusing)
-    _report_others(fusing)
+
+    def built(optimizer: Optimizer) -> None:
+        if type(optimizer) not in FUSIBLE and fusing.wanted(optimizer.param_groups):
+            name = type(optimizer).__name__
+            fusing.refused(optimizer, f"`{name}` has no fused form that sgplan knows")
+
+    watch.on_built.append(built)
 
 
 def _patch(cls: type[Optimizer], fusing: Fusing) -> None:
@@ -92,18 +98,6 @@ def _objection(given: dict[str, Any]) -> str:
         return "the script passes `fused`"
     tensors = (tensor for entry in given["params"] for tensor in _tensors_of(entry))
     return next((why for tensor in tensors if (why := torch_api.fused_objection(tensor))), "")
-
-
-def _report_others(fusing: Fusing) -> None:
-    original = Optimizer.__init__
-
-    @functools.wraps(original)
-    def init(self: Optimizer, params: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, params, *args, **kwargs)
-        if type(self) not in FUSIBLE and fusing.wanted(self.param_groups):
-            fusing.refused(self, f"`{type(self).__name__}` has no fused form that sgplan knows")
-
-    Optimizer.__init__ = init
 
 
 class Optimizers:

@@ -30,7 +30,7 @@ class StepWatch:
         own: seconds in our own Python in this step, copies and collectives excluded.
         wait: seconds blocked in `wait` in this step.
         on_end: called when a step has ended and was reported.
-        on_built: told of each optimizer, once its constructor has run.
+        on_built: each is told of each optimizer, once its constructor has run.
         scaler_built: whether the script has a GradScaler that is enabled.
         overflowed: whether this step moves nothing, because gradients are infinite.
     """
@@ -45,7 +45,7 @@ class StepWatch:
         self._backward_seen = False
         self._in_scaler = False
         self.on_end: Callable[[], None] | None = None
-        self.on_built: Callable[[Optimizer], None] | None = None
+        self.on_built: list[Callable[[Optimizer], None]] = []
         self.scaler_built = False
         self.overflowed = False
         self.step = 0
@@ -67,8 +67,8 @@ class StepWatch:
             return
         self._optimizers.append(weakref.ref(optimizer))
         self._leading = None
-        if self.on_built is not None:
-            self.on_built(optimizer)
+        for told in self.on_built:
+            told(optimizer)
 
     def optimizers(self) -> list[Optimizer]:
         """Those alive, in the order in which they were built."""

@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LambdaLR, OneCycleLR
 from sgplan.interpreter import compiled_step
 from sgplan.interpreter.compiled_step import STOCK, CompilingSteps
 
-from .world import give_back_afterwards
+from .world import give_back_afterwards, watched
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit")  # torch, while it compiles
 
@@ -48,7 +48,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
     steps = CompilingSteps(
         lambda optimizer: found.wanted, lambda region: None, found.compiled, found.refuse
     )
-    compiled_step.install(steps)
+    compiled_step.install(steps, watched())
     torch._dynamo.reset()
     yield found
     torch._dynamo.reset()
@@ -296,7 +296,8 @@ def test_where_nothing_may_be_compiled_all_step_as_written(
             told.compiled,
             told.refuse,
             "`capture.engine = eager` compiles nothing",
-        )
+        ),
+        watched(),
     )
     barred, plain = both(told, CASES["adamw"], 3)
     assert all(torch.equal(a, b) for a, b in zip(barred[1], plain[1], strict=True))

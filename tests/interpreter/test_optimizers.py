@@ -8,8 +8,10 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
-from sgplan.interpreter import optimizers, steps
+from sgplan.interpreter import optimizers
 from sgplan.interpreter.optimizers import Fusing
+
+from .world import watched
 
 pytestmark = pytest.mark.usefixtures("patched")
 
@@ -33,7 +35,7 @@ class Told:
 @pytest.fixture
 def told(patched: None) -> Told:
     found = Told()
-    optimizers.install(Fusing(found.wanted, found.built.append, found.refuse))
+    optimizers.install(Fusing(found.wanted, found.built.append, found.refuse), watched())
     return found
 
 
@@ -136,15 +138,14 @@ def test_parameters_that_cannot_be_fused_leave_it_as_written(told: Told) -> None
 
 
 def test_an_optimizer_refused_after_a_trial_is_counted_once(told: Told) -> None:
-    watch = steps.StepWatch(lambda *fields: None, lambda: None)
-    watch.install()
+    watch = watched()
     found = Adam([nn.Parameter(torch.ones(2, dtype=torch.complex64))])
     assert watch.optimizers() == [found]
 
 
 def test_what_the_plan_does_not_want_is_untouched(patched: None) -> None:
     told = Told()
-    optimizers.install(Fusing(lambda parameters: False, told.built.append, told.refuse))
+    optimizers.install(Fusing(lambda parameters: False, told.built.append, told.refuse), watched())
     found = AdamW(net().parameters())
     assert found.defaults["fused"] is None
     RMSprop(net().parameters())

@@ -27,6 +27,7 @@ from sgplan.interpreter.rank import Rank
 from sgplan.interpreter.reducer import Reducer
 from sgplan.interpreter.reducer_setup import ReducerSetup
 from sgplan.interpreter.roots import Owned, Root, trainable
+from sgplan.interpreter.steps import StepWatch
 from sgplan.interpreter.takeover import reductions_of
 from sgplan.planner import torch_api
 
@@ -140,10 +141,18 @@ _PATCHED: tuple[tuple[Any, str], ...] = (
     (DDP, "join"),
     (DDP, "join_hook"),
     (DDP, "_set_static_graph"),
+    (GradScaler, "__init__"),
     (GradScaler, "step"),
     (Optimizer, "__init__"),
     *((cls, "__init__") for cls in optimizers.FUSIBLE),
 )
+
+
+def watched() -> StepWatch:
+    """A watch over the optimizers of this process; with `give_back_afterwards`."""
+    watch = StepWatch(lambda *fields: None, lambda: None)
+    watch.install()
+    return watch
 
 
 def give_back_afterwards(patch: pytest.MonkeyPatch) -> None:
