@@ -18,6 +18,8 @@ import torch.fx as fx
 
 from sgplan.planner import torch_api
 from sgplan.planner.capture.provenance import caller, module_of, op_name
+from sgplan.planner.capture.random_ops import draws
+from sgplan.planner.capture.schema import arguments
 from sgplan.planner.effects import MADE, Access
 
 _aten = torch.ops.aten
@@ -28,7 +30,6 @@ _SILENT = {
     _aten.miopen_batch_norm.default: "training",
 }
 _STATISTICS = ("running_mean", "running_var")
-_SWITCHES = ("train", "training")
 
 Names = Callable[[int, fx.Node], str]
 
@@ -129,11 +130,11 @@ def _access(
 ) -> Access:
     writes = _memories(written, memory)
     reads = tuple(m for m in _memories(node.all_input_nodes, memory) if m not in writes)
-    draws, inside = _draws(node), _bodies(node, node.graph.owning_module)
+    streams, inside = _draws(node), _bodies(node, node.graph.owning_module)
     for body in inside:
         for each in body.graph.nodes:
-            draws += tuple(stream for stream in _draws(each) if stream not in draws)
-    return Access(key, op_name(node.target), module_of(node, modules), draws, writes, reads)
+            streams += tuple(stream for stream in _draws(each) if stream not in streams)
+    return Access(key, op_name(node.target), module_of(node, modules), streams, writes, reads)
 
 
 def _bodies(node: fx.Node, graph: fx.GraphModule | None) -> list[fx.GraphModule]:
@@ -172,16 +173,7 @@ def _draws(node: fx.Node) -> tuple[str, ...]:
     if str(target) == "prims.inductor_random.default":
         seed: Any = node.args[1]
         return (f"seed:{seed.args[1]}",) if len(seed.args) > 1 else ()
-    arguments = _arguments(node)
-    if torch.Tag.nondeterministic_seeded not in target.tags or _is_off(arguments):
-        return ()
-    return (f"rng:{_device(node)}",)
-
-
-def _is_off(arguments: dict[str, Any]) -> bool:
-    """Whether a random op is told to draw nothing."""
-    off = any(arguments.get(switch) is False for switch in _SWITCHES)
-    return off or arguments.get("dropout_p") == 0.0
+    return (f"rng:{_device(node)}",) if draws(node) else ()
 
 
 def _device(node: fx.Node) -> str:
@@ -202,12 +194,12 @@ def _written(node: fx.Node) -> list[fx.Node]:
         if getattr(target, "__name__", "") == "triton_kernel_wrapper_mutation":
             return list(node.all_input_nodes)
         return []
-    arguments = _arguments(node)
+    given = arguments(node)
     if (switch := _SILENT.get(target)) is not None:
-        changed = [arguments.get(name) for name in _STATISTICS] if arguments.get(switch) else []
+        changed = [given.get(name) for name in _STATISTICS] if given.get(switch) else []
         return list(_nodes(changed))
     marked = (a.name for a in target._schema.arguments if a.alias_info and a.alias_info.is_write)
-    return list(_nodes([arguments.get(name) for name in marked]))
+    return list(_nodes([given.get(name) for name in marked]))
 
 
 def _viewed(node: fx.Node) -> list[fx.Node]:
@@ -223,22 +215,13 @@ def _viewed(node: fx.Node) -> list[fx.Node]:
         if result.alias_info is not None
         for name in result.alias_info.before_set
     }
-    arguments = _arguments(node)
+    given = arguments(node)
     shared = [
-        arguments.get(a.name)
+        given.get(a.name)
         for a in target._schema.arguments
         if a.alias_info is not None and returned & set(a.alias_info.before_set)
     ]
     return list(_nodes(shared))
-
-
-def _arguments(node: fx.Node) -> dict[str, Any]:
-    """Arguments of an op by name, defaults where they are not given."""
-    target: Any = node.target
-    schema = target._schema.arguments
-    given = {a.name: a.default_value for a in schema if a.has_default_value()}
-    given.update(zip((a.name for a in schema), node.args, strict=False))
-    return {**given, **node.kwargs}
 
 
 def _nodes(value: Any) -> Iterator[fx.Node]:

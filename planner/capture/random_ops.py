@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
 
 import torch
 import torch.fx as fx
+
+from sgplan.planner.capture.schema import arguments
+
+_SWITCHES = ("train", "training")
 
 
 def draws(node: fx.Node) -> bool:
     """Whether a node advances a generator: torch's tag says it of the op.
 
-
     Arguments say it of the call: attention is tagged and draws only with a `dropout_p`; dropout
-    draws only while it trains.
+    and rrelu draw only while they train.
     """
     op = node.target
     if not isinstance(op, torch._ops.OpOverload):
         return False
     if torch.Tag.nondeterministic_seeded not in op.tags:
         return False
-    return _argument(node, "dropout_p") != 0.0 and _argument(node, "train") is not False
-
-
-def _argument(node: fx.Node, name: str) -> Any:
-    """An argument of a call by its name in the schema; None where the op has none."""
-    assert isinstance(node.target, torch._ops.OpOverload)
-    for place, argument in enumerate(node.target._schema.arguments):
-        if argument.name == name:
-            if place < len(node.args):
-                return node.args[place]
-            return node.kwargs.get(name, argument.default_value)
-    return None
+    given = arguments(node)
+    off = any(given.get(switch) is False for switch in _SWITCHES)
+    return not off and given.get("dropout_p") != 0.0
 
 
 def open_dropouts(graph: fx.Graph) -> None:
