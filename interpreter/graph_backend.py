@@ -85,6 +85,7 @@ class GraphBackend:
         ruling, settled = self._ruling(root), self._settled(root, patches)
         stages = stages_of(self._rank.plan, None if root is None else root.name)
         variants: dict[Settings, Callable[..., Any]] = {}
+        seconds = 0.0
         for place, stage in enumerate(stages.distinct()):
             passes = self._passes(root, stage)
             if self._rank.verifying is not None:
@@ -94,7 +95,11 @@ class GraphBackend:
             else:
                 gate.asked = gate.asked or in_graph
                 compiler = GraphCompiler(record, reductions, ruling, passes, again, context)
-            variants[stage] = self._run(compiler, root, gm, inputs, settled, name, place)
+            outcome = self._run(compiler, root, gm, inputs, settled, name, place)
+            variants[stage] = outcome.call
+            seconds += outcome.seconds
+        # Dynamo compiled once, whatever the number of stages.
+        self._rank.guards.compiled(root, seconds, self._region(root)[1])
         return self._by_stage(stages, variants)
 
     def _by_stage(
@@ -203,7 +208,9 @@ class GraphBackend:
 
         def record_only(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
             record, _ = self._recording(root, gm, inputs)
-            return self._run(GraphRecorder(record), root, gm, inputs, {}, None)
+            outcome = self._run(GraphRecorder(record), root, gm, inputs, {}, None)
+            self._rank.guards.compiled(root, outcome.seconds, self._region(root)[1])
+            return outcome.call
 
         return record_only
 
@@ -216,7 +223,7 @@ class GraphBackend:
         patches: dict[str, Any],
         name: str | None,
         stage: int = 0,
-    ) -> Any:
+    ) -> Compiled:
         rank = self._rank
         region, why = self._region(root)
         rank.emit(events.CompileStarted, region)
@@ -231,10 +238,9 @@ class GraphBackend:
         finally:
             rank.capturing = False
         rank.emit(events.CompileFinished, region, outcome.seconds, outcome.cache, why)
-        rank.guards.compiled(root, outcome.seconds, why)
         if root is not None:
             self._keep(root, region, outcome, stage)
-        return outcome.call
+        return outcome
 
     def _keep(self, root: Root, region: str, outcome: Compiled, stage: int) -> None:
         root.captures += 1
