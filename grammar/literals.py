@@ -22,7 +22,7 @@ class Interval:
     low: int | None
     high: int | None
 
-    def __contains__(self, number: int) -> bool:
+    def __contains__(self, number: float) -> bool:
         return (self.low is None or self.low <= number) and (
             self.high is None or number <= self.high
         )

@@ -72,7 +72,7 @@ class Watch:
         """Whether the variant of this value holds for the whole range."""
         if self._range is None or type(value) not in (int, float):
             return False
-        return _between(self._range, value) and value not in self._apart
+        return value in self._range and value not in self._apart
 
     def allows(self, value: Any) -> bool:
         """Whether a variant is declared for this value."""
@@ -96,11 +96,6 @@ class Watch:
         return Miss(
             self.guard, before, spelled(new), guard_lines.with_value(self.guard, plain, new)
         )
-
-
-def _between(allowed: Interval | RealInterval, value: float) -> bool:
-    low, high = allowed.low, allowed.high
-    return (low is None or low <= value) and (high is None or value <= high)
 
 
 class Guarded:
@@ -186,9 +181,9 @@ class Guarded:
             for watch, value, was in zip(self._watches, values, old, strict=True)
             if not watch.allows(value)
         ]
-        for watch, miss, value in missed:
+        for watch, miss, _ in missed:
             if watch.guard.otherwise == "error":
-                self._stop(watch, miss, value)
+                self._stop(watch, miss)
         eager = [m for w, m, _ in missed if w.guard.otherwise == "eager"]
         if eager:
             self._guards.report(eager, "ran eagerly")
@@ -234,17 +229,17 @@ class Guarded:
 
     # --- what cannot be compiled for -------------------------------------------------------------
 
-    def _stop(self, watch: Watch, miss: Miss, value: Any) -> None:
+    def _stop(self, watch: Watch, miss: Miss) -> None:
         guard = watch.guard
         self._guards.report([miss], "stopped")
-        span = guard.origin("otherwise") or guard.origin("allow") or guard.span
         self._guards.refuse(
-            Diagnostic(
+            _refusal(
                 "SG0721",
-                f"`{guard.on}` is {spelled(value)}, which `{guard.address}` does not allow",
-                None if span is None else Label(span),
-                notes=(f"it declares {guard_lines.declared(guard)}",),
-                help=f"write `{miss.line}`",
+                guard,
+                ("otherwise", "allow"),
+                f"`{guard.on}` is {miss.new}, which `{guard.address}` does not allow",
+                f"it declares {guard_lines.declared(guard)}",
+                f"write `{miss.line}`",
             )
         )
 
@@ -265,14 +260,14 @@ class Guarded:
         guard = watch.guard
         if guard.spent == "error":
             self._guards.report(misses, "stopped")
-            span = guard.origin("budget") or guard.span
             self._guards.refuse(
-                Diagnostic(
+                _refusal(
                     "SG0722",
+                    guard,
+                    ("budget",),
                     f"{why}, and `{guard.on}` is {miss.new}",
-                    None if span is None else Label(span),
-                    notes=(f"compiled for: {', '.join(map(spelled, watch.allowed))}",),
-                    help=f"write `{miss.line}`, raise the budget, or write `spent = eager`",
+                    f"compiled for: {', '.join(map(spelled, watch.allowed))}",
+                    f"write `{miss.line}`, raise the budget, or write `spent = eager`",
                 )
             )
         self._guards.report(misses, "ran eagerly")
@@ -299,7 +294,7 @@ class Guarded:
             padding = self._padding(watch)
             target = padding.target(value, watch.allowed)
             if target is None:
-                self._stop(watch, miss, value)
+                self._stop(watch, miss)
                 raise AssertionError("a rank that is stopped does not go on")
             self._guards.report([miss], f"padded to {target}")
             args, kwargs = padding.enlarged(value, target, args, kwargs)
@@ -309,3 +304,13 @@ class Guarded:
         for cut in reversed(cuts):
             result = cut(result)
         return result
+
+
+def _refusal(
+    code: str, guard: Guard, clauses: Sequence[str], message: str, note: str, cure: str
+) -> Diagnostic:
+    """An error at the first of the clauses that the guard writes, else at the guard."""
+    span = next((s for name in clauses if (s := guard.origin(name)) is not None), guard.span)
+    return Diagnostic(
+        code, message, None if span is None else Label(span), notes=(note,), help=cure
+    )
