@@ -235,8 +235,7 @@ class Precision(Block):
 
     def holds_at(self, step: int) -> bool:
         """Whether a step, counted from 0, is one of its own."""
-        high = self.steps.high
-        return (self.steps.low or 0) <= step and (high is None or step <= high)
+        return step in self.steps
 
     @property
     def stores(self) -> bool:

@@ -279,6 +279,14 @@ RUN_CODES: tuple[Code, ...] = (
         found="graph",
     ),
     Code(
+        "SG0734",
+        "precision that no graph carries out",
+        "Casts and the loss scale are made in captured graphs. The model runs eagerly, or stays on "
+        "stock DDP with graphs of its own, so the block would be without effect. The reason for "
+        "the engine or the path is named.",
+        found="run",
+    ),
+    Code(
         "SG1001",
         "damaged artefact",
         "The `.sgpx` file is not complete or not what it says; it is not used in part.",

@@ -22,7 +22,6 @@ from sgplan.grammar.diagnostics import Diagnostic, Label
 from sgplan.interpreter import control_flow, events
 from sgplan.interpreter.graph_backend import GraphBackend, planned_wrapper
 from sgplan.interpreter.guarded import Guarded
-from sgplan.interpreter.loss_scale import ever_scaled
 from sgplan.interpreter.rank import Rank
 from sgplan.interpreter.roots import Owned, Root, names_class, plain_name, trainable, unwrapped
 from sgplan.planner import torch_api
@@ -241,8 +240,8 @@ class Compiling:
             block.address for block in (*planner.rules(plan, name), *planner.recomputes(plan, name))
         ]
         asking += [guard.address for guard in holding(plan, name) if needs_graph(guard)]
-        asking += filter(None, [needing_graph(plan, name)])
-        asking += ["precision.loss_scale"] if ever_scaled(plan, name) else []
+        if (block := needing_graph(plan, name)) is not None:
+            asking.append(block.address)
         return f"`{asking[0]}` needs a graph" if asking else ""
 
     def _guard_eagerly(self, root: Root) -> None:

@@ -19,36 +19,14 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from sgplan.grammar.plan import Dynamic, Plan
+from sgplan.grammar.plan import Dynamic
 from sgplan.interpreter import events
 from sgplan.planner.capture.scale import ScaleLoss
+from sgplan.planner.precision import LossScale, ever_scaled, loss_scale_at
 
 if TYPE_CHECKING:
     from sgplan.interpreter.rank import Rank
     from sgplan.interpreter.roots import Root
-
-Setting = float | Dynamic | None
-
-
-def setting_at(plan: Plan, model: str, step: int) -> Setting:
-    """The scale that a plan asks for in one step of a model; None without one.
-
-    Args:
-        step: the first is 0.
-    """
-    stages = plan.precisions_at(model, step)
-    for stage in stages:
-        if stage.loss_scale == "off":
-            return None
-        if not isinstance(stage.loss_scale, str):
-            return stage.loss_scale
-    return Dynamic() if any(stage.computes_fp16 for stage in stages) else None
-
-
-def ever_scaled(plan: Plan, model: str) -> bool:
-    """Whether the loss of a model is scaled in any step."""
-    starts = {0, *(low for block in plan.precisions if (low := block.steps.low))}
-    return any(setting_at(plan, model, step) is not None for step in starts)
 
 
 @dataclass(slots=True)
@@ -65,11 +43,11 @@ class Scale:
     tensor: torch.Tensor
     value: float | None = None
     good: int = 0
-    setting: Setting = None
+    setting: LossScale = None
     overflowed: bool = False
     checked: bool = False
 
-    def enter(self, setting: Setting) -> None:
+    def enter(self, setting: LossScale) -> None:
         """The next step runs under this setting."""
         self.setting = setting
         if isinstance(setting, Dynamic):
@@ -133,7 +111,7 @@ class LossScales:
         if root.name not in self._scales:
             device = root.parameters[0][1].device
             scale = Scale(torch.ones((), dtype=torch.float32, device=device))
-            scale.enter(setting_at(self._rank.plan, root.name, self._rank.steps.step))
+            scale.enter(loss_scale_at(self._rank.plan, root.name, self._rank.steps.step))
             self._scales[root.name] = scale
         return ScaleLoss(self._scales[root.name].tensor)
 
@@ -152,7 +130,7 @@ class LossScales:
         """
         for name, scale in self._scales.items():
             scale.settle()
-            scale.enter(setting_at(self._rank.plan, name, ended))
+            scale.enter(loss_scale_at(self._rank.plan, name, ended))
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self._hidden.pop(optimizer, None)

@@ -29,8 +29,8 @@ class Planner:
         rules: the fusion rules for one root.
         recomputes: what the backward of one root computes again.
         missed: what the compiler did not follow of rules and `recompute` blocks.
-        miscounted: rules with another number of sites than the plan expects, and `recompute` blocks
-            that change nothing.
+        miscounted: rules with another number of sites than the plan expects, and blocks that change
+            nothing.
         settings: of Inductor under a `capture` block on a device.
         device: settings of the plan that its device cannot follow.
         stale: what differs from the artefact being applied; called with (expect, rank, digests).

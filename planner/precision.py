@@ -5,17 +5,19 @@ Pure: plan in, clauses out. Where the casts go is found on the graph (`capture/c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
 from sgplan.grammar.diagnostics import Diagnostic, Label
 from sgplan.grammar.literals import Interval
-from sgplan.grammar.plan import Plan, Precision, Selector
+from sgplan.grammar.plan import Dynamic, Plan, Precision, Selector
+from sgplan.planner.facts import Facts, RootFact
 from sgplan.planner.globs import covers
 from sgplan.planner.select import Op, selects
 
 Compute = Literal["as_written", "fp32", "bf16", "fp16"]
+LossScale = float | Dynamic | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ class Stages:
 
     def at(self, step: int) -> Settings:
         """What holds at a step, higher priority first; empty where nothing changes the graph."""
-        held = [b for b in self.blocks if _holds(b, step)]
+        held = [b for b in self.blocks if b.holds_at(step)]
         if all(block.compute == "as_written" for block in held):
             return ()
         return tuple(map(_setting, held))
@@ -113,10 +115,62 @@ def stages_of(plan: Plan, root: str | None) -> Stages:
     return Stages(tuple(blocks))
 
 
-def needing_graph(plan: Plan, root: str | None) -> str:
-    """The address of a block that needs a graph; empty when none does."""
-    blocks: Sequence[Precision] = stages_of(plan, root).blocks
-    return next((block.address for block in blocks if block.compute != "as_written"), "")
+def loss_scale_at(plan: Plan, root: str, step: int) -> LossScale:
+    """The scale that a plan asks for in one step of a root; None without one.
+
+    Args:
+        step: the first is 0.
+    """
+    stages = plan.precisions_at(root, step)
+    for stage in stages:
+        if stage.loss_scale == "off":
+            return None
+        if not isinstance(stage.loss_scale, str):
+            return stage.loss_scale
+    return Dynamic() if any(stage.computes_fp16 for stage in stages) else None
+
+
+def ever_scaled(plan: Plan, root: str) -> bool:
+    """Whether the loss of a root is scaled in any step."""
+    starts = {0, *(low for block in plan.precisions if (low := block.steps.low))}
+    return any(loss_scale_at(plan, root, step) is not None for step in starts)
+
+
+def needing_graph(plan: Plan, root: str) -> Precision | None:
+    """A block that is carried out in the graphs of a root; None when none is."""
+    scaled = ever_scaled(plan, root)
+    for block in stages_of(plan, root).blocks:
+        scales = scaled and (block.computes_fp16 or not isinstance(block.loss_scale, str))
+        if block.compute != "as_written" or scales:
+            return block
+    return None
+
+
+def idle(plan: Plan, facts: Facts) -> list[Diagnostic]:
+    """SG0734 for every root whose graphs are not the plan's although a block wants them changed."""
+    found = ((root, needing_graph(plan, root.name)) for root in facts.roots)
+    return [_idle(block, root) for root, block in found if block is not None and _apart(root)]
+
+
+def _apart(root: RootFact) -> bool:
+    """Whether the plan has no say in what a root computes."""
+    return root.engine != "inductor" or root.path == "stock"
+
+
+def _idle(block: Precision, root: RootFact) -> Diagnostic:
+    names = ("compute",) if block.compute != "as_written" else ("loss_scale",)
+    span = next((s for name in names if (s := block.origin(name)) is not None), block.span)
+    return Diagnostic(
+        "SG0734",
+        f"`{block.address}` changes nothing in `{root.name}`",
+        None if span is None else Label(span, "carried out in captured graphs"),
+        notes=(f"`{root.name}` runs on {_where(root)}: {root.why}",),
+        help="let the plan or the script compile the model, or take the block out",
+    )
+
+
+def _where(root: RootFact) -> str:
+    return "stock DDP" if root.path == "stock" else root.engine
 
 
 def changes(plan: Plan, root: str) -> list[str]:
@@ -128,10 +182,6 @@ def changes(plan: Plan, root: str) -> list[str]:
         if block.params != "as_written":
             found.append(f"`{block.address}` stores parameters in {block.params}")
     return found
-
-
-def _holds(block: Precision, step: int) -> bool:
-    return step in block.steps
 
 
 def _setting(block: Precision) -> Setting:

@@ -124,18 +124,18 @@ def _install(
     rank.steps.install()
     rank.misses.install()
     found = rank.optimizers
-    optimizers.install(optimizers.Fusing(found.wants_fused, found.fused_built, found.cannot_follow))
+    fusing = optimizers.Fusing(found.wants_fused, found.fused_built, found.cannot_follow)
+    optimizers.install(fusing, rank.steps)
     if any(update.optimizer == "compiled" for update in plan.updates):
         eager = plan.capture_of(None).engine == "eager"
-        compiled_step.install(
-            compiled_step.CompilingSteps(
-                found.wants_compiled,
-                found.step_compiles,
-                found.step_compiled,
-                found.cannot_follow,
-                "`capture.engine = eager` compiles nothing" if eager else "",
-            )
+        compiling_steps = compiled_step.CompilingSteps(
+            found.wants_compiled,
+            found.step_compiles,
+            found.step_compiled,
+            found.cannot_follow,
+            "`capture.engine = eager` compiles nothing" if eager else "",
         )
+        compiled_step.install(compiling_steps, rank.steps)
     unsupported.watch_spawn(lambda text: rank.once(events.NoteAdded, "unsupported", text))
     rank.watch_exit()
     if role == "rank":
@@ -150,6 +150,7 @@ def _planner() -> Any:
         engine_settings,
         overlap,
         pipeline,
+        precision,
         recompute,
         rules,
         select,
@@ -172,6 +173,7 @@ def _planner() -> Any:
         miscounted=lambda plan, facts: [
             *rules.miscounted(plan, facts),
             *recompute.idle(plan, facts),
+            *precision.idle(plan, facts),
         ],
         part=lambda program, facts: msgpack.Packer().pack(artefact.encode_part(program, facts)),
     )
