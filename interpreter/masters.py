@@ -77,9 +77,7 @@ class Masters:
     # --- steps -----------------------------------------------------------------------------------
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-        left_open = self._swapped.pop(optimizer, None)
-        if left_open is not None:  # the last step raised
-            left_open.leave()
+        self._give_back(optimizer)  # where the last step raised
         pairs = [(p, m) for p in _parameters(optimizer) if (m := self._masters.get(p)) is not None]
         if not pairs:
             return None
@@ -95,6 +93,9 @@ class Masters:
         }
 
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._give_back(optimizer)
+
+    def _give_back(self, optimizer: Optimizer) -> None:
         swap = self._swapped.pop(optimizer, None)
         if swap is not None:
             swap.leave()
@@ -102,6 +103,7 @@ class Masters:
     # --- save and load ---------------------------------------------------------------------------
 
     def _built(self, optimizer: Optimizer) -> None:
+        optimizer.register_state_dict_pre_hook(self._give_back)  # where the last step raised
         optimizer.register_state_dict_post_hook(self._saved)
         optimizer.register_load_state_dict_pre_hook(self._load)
         optimizer.register_load_state_dict_post_hook(self._loaded)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from sgplan.interpreter.masters import Masters
+from sgplan.interpreter.masters import KEY, Masters
 
 
 @pytest.fixture
@@ -93,3 +93,13 @@ def test_a_step_that_raised_leaves_nothing_swapped(masters: Masters) -> None:
     step(masters, optimizer)
     assert optimizer.param_groups[0]["params"][0] is parameter
     assert parameter.tolist() == torch.full((4,), 0.9).bfloat16().tolist()
+
+
+def test_a_state_saved_after_a_step_that_raised_has_its_masters(masters: Masters) -> None:
+    (parameter,) = low(masters, torch.full((4,), 1.001))
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    masters._built(optimizer)
+    masters._before(optimizer, (optimizer,), {})
+    (saved,) = optimizer.state_dict()[KEY].values()
+    assert torch.equal(saved, torch.full((4,), 1.001))
+    assert optimizer.param_groups[0]["params"][0] is parameter
