@@ -128,7 +128,7 @@ class BlockSpec:
 
 _A = AttributeSpec
 _COUNT = Count()
-_POSITIVE = Count(1)
+_POSITIVE = Count(least=1)
 _GLOBS = OneOrMore(Glob())
 _PATTERN = PatternType()
 _ON_OFF = words("on", "off")
@@ -136,7 +136,7 @@ _TOLERANCE = Real("a tolerance", "1e-6")
 
 _USE = _A("use", _ON_OFF, "on")
 _MODEL = _A("model", MODEL_LABEL)
-_PRIORITY = _A("priority", Count(-1_000_000, "a whole number", "10"))
+_PRIORITY = _A("priority", Count("a whole number", "10", -1_000_000))
 _RULE = (_USE, _MODEL, _PRIORITY)
 _SELECT = (_A("match", _PATTERN, required=True), _A("in", _GLOBS), _A("except", _GLOBS))
 _EXPECT = (_A("expect", _COUNT), _A("on_miss", words("error", "warn"), "error"))
@@ -154,7 +154,7 @@ _TRITON = Call(
 _GAIN = Real("a ratio", "1.0")
 _MIN_GAIN = Call("min_gain", MinGain, (Parameter("ratio", _GAIN),))
 _STAGE = Call("stage", Stage, (Parameter("index", _COUNT),), rest=Glob())
-_INTERLEAVED = Call("interleaved", Interleaved, (Parameter("chunks", Count(2)),))
+_INTERLEAVED = Call("interleaved", Interleaved, (Parameter("chunks", Count(least=2)),))
 _GRID = Call("grid", Grid, (Parameter("file", FILE),))
 _WEIGHTED = Call("weighted", Weighted, (Parameter("argument", String()),))
 _PAD = Call(
@@ -162,7 +162,7 @@ _PAD = Call(
     Pad,
     named=(
         Parameter("with", Real("a number", "0", -1e30), required=True),
-        Parameter("ignore", Count(-1_000_000, "a whole number", "-100")),
+        Parameter("ignore", Count("a whole number", "-100", -1_000_000)),
         Parameter("mask", String("the name of an input", '"attention_mask"')),
         Parameter("weight", String("the name of an input", '"weight"')),
     ),

@@ -44,30 +44,47 @@ def _number(type_: ValueType, node: ast.Value, reading: Reading) -> tuple[ast.Qu
             help=f"write {type_.noun}, like `{type_.example}`",
         )
     if abs(number.real) > MOST:
-        raise refusal(
-            "SG0210",
-            found,
-            f"`{reading.attribute}` is larger than any number that can be meant",
-            help=f"write {type_.noun}, like `{type_.example}`",
-        )
+        raise _too_large(type_, found, reading)
     return found, number
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
-    """A whole number without a unit."""
+def _too_large(type_: ValueType, node: ast.Value, reading: Reading) -> Refused:
+    return refusal(
+        "SG0210",
+        node,
+        f"`{reading.attribute}` is larger than any number that can be meant",
+        help=f"write {type_.noun}, like `{type_.example}`",
+    )
 
-    least: int = 0
-    noun: str = "a count"
-    example: str = "4"
+
+@dataclass(frozen=True, slots=True)
+class _Bare:
+    """A number without a unit."""
+
+    noun: str
+    example: str
 
     def fits(self, node: ast.Value) -> bool:
         return isinstance(node, ast.Quantity)
 
-    def read(self, node: ast.Value, reading: Reading) -> int:
+    def bare(self, node: ast.Value, reading: Reading) -> tuple[ast.Quantity, Number]:
+        """The number behind the node, refused when it has a unit."""
         found, number = _number(self, node, reading)
         if number.unit:
             raise _no_unit(self, found, number, reading)
+        return found, number
+
+
+@dataclass(frozen=True, slots=True)
+class Count(_Bare):
+    """A whole number without a unit."""
+
+    noun: str = "a count"
+    example: str = "4"
+    least: int = 0
+
+    def read(self, node: ast.Value, reading: Reading) -> int:
+        found, number = self.bare(node, reading)
         if number.whole is None:
             low, high = floor(number.real), ceil(number.real)
             raise refusal(
@@ -88,37 +105,27 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
-class Scalar:
+class Scalar(_Bare):
     """A number without a unit, whole when it is written so."""
 
     noun: str = "a number"
     example: str = "32"
 
-    def fits(self, node: ast.Value) -> bool:
-        return isinstance(node, ast.Quantity)
-
     def read(self, node: ast.Value, reading: Reading) -> float:
-        found, number = _number(self, node, reading)
-        if number.unit:
-            raise _no_unit(self, found, number, reading)
+        _, number = self.bare(node, reading)
         return number.real if number.whole is None else number.whole
 
 
 @dataclass(frozen=True, slots=True)
-class Real:
+class Real(_Bare):
     """A number without a unit, `least` or more."""
 
     noun: str = "a number"
     example: str = "1e-6"
     least: float = 0.0
 
-    def fits(self, node: ast.Value) -> bool:
-        return isinstance(node, ast.Quantity)
-
     def read(self, node: ast.Value, reading: Reading) -> float:
-        found, number = _number(self, node, reading)
-        if number.unit:
-            raise _no_unit(self, found, number, reading)
+        found, number = self.bare(node, reading)
         if number.real < self.least:
             raise refusal(
                 "SG0210",
@@ -168,12 +175,7 @@ class Measure:
         # Dividing by a whole number keeps `50us` the float nearest to it.
         value = number.real * factor if factor >= 1 else number.real / round(1 / factor)
         if value > MOST:
-            raise refusal(
-                "SG0210",
-                found,
-                f"`{reading.attribute}` is larger than any number that can be meant",
-                help=f"write {self.noun}, like `{self.example}`",
-            )
+            raise _too_large(self, found, reading)
         if value <= 0 or (self.exact and value < 1):
             raise refusal(
                 "SG0210",
@@ -263,7 +265,7 @@ class WholeRange:
         return isinstance(node, ast.Range)
 
     def read(self, node: ast.Value, reading: Reading) -> Interval:
-        end = Count(self.least, "a range of whole numbers", self.example)
+        end = Count("a range of whole numbers", self.example, self.least)
         return Interval(*_ends(self, end, node, reading))
 
 

@@ -256,7 +256,7 @@ class GuardPathType:
                     ast.Index(key=ast.Quantity() as dim),
                 ):
                     return GuardPath(
-                        self._input(key, reading), "shape", Count(-8).read(dim, reading)
+                        self._input(key, reading), "shape", Count(least=-8).read(dim, reading)
                     )
                 case (ast.Index(key=ast.Quantity() | ast.Text() as key),):
                     return GuardPath(self._input(key, reading), "value")
