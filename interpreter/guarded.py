@@ -8,6 +8,7 @@ value can choose the wrong variant only at the price of a recompile, never of a 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -115,6 +116,7 @@ class Guarded:
         self, guards: Guards, module: nn.Module, compile: CompileVariant, trace: Trace, plain: Call
     ) -> None:
         self._guards = guards
+        self._steps = guards.steps
         self._module = module
         self._compile = compile
         self._trace = trace
@@ -130,6 +132,7 @@ class Guarded:
             watches = self._resolve()
         if not watches:
             return self._plain(*args, **kwargs)
+        began = perf_counter()
         try:
             values = tuple([watch.read(args, kwargs) for watch in watches])
             before, self._last = self._last, values
@@ -141,6 +144,7 @@ class Guarded:
         call = self._ready.get(key)
         if call is None:
             return self._meet(key, values, before, args, kwargs)
+        self._steps.own += perf_counter() - began
         return call(*args, **kwargs)
 
     def _resolve(self) -> list[Watch]:

@@ -66,12 +66,14 @@ class Guards:
     """What the guards of one rank share.
 
     Attributes:
+        steps: the watch that own time is added up in.
         recompiles: compiles beyond what the plan allows, all guards together.
         call_code: of the function whose locals `args` and `kwargs` are those of a captured call.
     """
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
+        self.steps = rank.steps
         self._asked: set[str] = set()
         self._open: _Open | None = None
         self.recompiles = 0

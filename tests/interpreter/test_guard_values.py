@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import timeit
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -80,6 +81,7 @@ class _Rank:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.roots: list[Any] = []
+        self.steps = SimpleNamespace(own=0.0)
 
     def root_of(self, module: nn.Module) -> None:
         return None
