@@ -6,6 +6,7 @@ This module knows which unit each type wants and shows the right spelling of a w
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, floor
@@ -58,7 +59,7 @@ def _too_large(type_: ValueType, node: ast.Value, reading: Reading) -> Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class _Bare:
+class _Bare(ABC):
     """A number without a unit."""
 
     noun: str
@@ -67,12 +68,15 @@ class _Bare:
     def fits(self, node: ast.Value) -> bool:
         return isinstance(node, ast.Quantity)
 
-    def bare(self, node: ast.Value, reading: Reading) -> tuple[ast.Quantity, Number]:
-        """The number behind the node, refused when it has a unit."""
+    def read(self, node: ast.Value, reading: Reading) -> Any:
         found, number = _number(self, node, reading)
         if number.unit:
             raise _no_unit(self, found, number, reading)
-        return found, number
+        return self.value(found, number, reading)
+
+    @abstractmethod
+    def value(self, found: ast.Quantity, number: Number, reading: Reading) -> float:
+        """The value of a number without a unit, refused when it is none of this type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +87,7 @@ class Count(_Bare):
     example: str = "4"
     least: int = 0
 
-    def read(self, node: ast.Value, reading: Reading) -> int:
-        found, number = self.bare(node, reading)
+    def value(self, found: ast.Quantity, number: Number, reading: Reading) -> int:
         if number.whole is None:
             low, high = floor(number.real), ceil(number.real)
             raise refusal(
@@ -111,8 +114,7 @@ class Scalar(_Bare):
     noun: str = "a number"
     example: str = "32"
 
-    def read(self, node: ast.Value, reading: Reading) -> float:
-        _, number = self.bare(node, reading)
+    def value(self, found: ast.Quantity, number: Number, reading: Reading) -> float:
         return number.real if number.whole is None else number.whole
 
 
@@ -124,8 +126,7 @@ class Real(_Bare):
     example: str = "1e-6"
     least: float = 0.0
 
-    def read(self, node: ast.Value, reading: Reading) -> float:
-        found, number = self.bare(node, reading)
+    def value(self, found: ast.Quantity, number: Number, reading: Reading) -> float:
         if number.real < self.least:
             raise refusal(
                 "SG0210",
