@@ -243,6 +243,12 @@ class Precision(Block):
         return self.params != "as_written" or self.master == "fp32"
 
     @property
+    def changes_graph(self) -> bool:
+        """Whether it puts casts or a loss scale into graphs."""
+        scales = self.computes_fp16 or not isinstance(self.loss_scale, str)
+        return self.compute != "as_written" or (scales and self.loss_scale != "off")
+
+    @property
     def computes_fp16(self) -> bool:
         """Whether gradients may overflow for it."""
         return self.compute == "fp16" or (self.compute == "as_written" and self.params == "fp16")

@@ -25,8 +25,8 @@ from sgplan.interpreter.guarded import Guarded
 from sgplan.interpreter.rank import Rank
 from sgplan.interpreter.roots import Owned, Root, names_class, plain_name, trainable, unwrapped
 from sgplan.planner import torch_api
+from sgplan.planner.graph_need import needing_graph
 from sgplan.planner.guard_lines import holding, needs_graph
-from sgplan.planner.precision import needing_graph
 
 OURS = (None, "inductor", "sgplan")
 _DYNAMIC = {"on": True, "off": False}
@@ -235,14 +235,8 @@ class Compiling:
 
     def _ruled(self, root: Root) -> str:
         """Which block of the plan needs a graph of a root; empty when none does."""
-        planner, plan, name = self._rank.planner, self._rank.plan, root.name
-        asking = [
-            block.address for block in (*planner.rules(plan, name), *planner.recomputes(plan, name))
-        ]
-        asking += [guard.address for guard in holding(plan, name) if needs_graph(guard)]
-        if (block := needing_graph(plan, name)) is not None:
-            asking.append(block.address)
-        return f"`{asking[0]}` needs a graph" if asking else ""
+        asking = needing_graph(self._rank.plan, root.name)
+        return f"`{asking[0].address}` needs a graph" if asking else ""
 
     def _guard_eagerly(self, root: Root) -> None:
         """A root that runs eagerly: its guards stop the run, or have nothing to say."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from sgplan.grammar.diagnostics import Span
 from sgplan.grammar.plan import Block, Capture, Fuse, Plan, Separate, Sync
+from sgplan.planner import graph_need
 from sgplan.planner.facts import RootFact
 
 
@@ -87,7 +87,9 @@ def _wire(plan: Plan, roots: Sequence[RootFact]) -> Iterator[NumericChange]:
 def _engine(plan: Plan, roots: Sequence[RootFact]) -> Iterator[NumericChange]:
     compiled = any(root.engine == "inductor" for root in roots)
     if plan.captures or any(root.made_compiled for root in roots):
-        needing: Sequence[Block] = plan.captures or [*plan.fuses, *plan.separates]
+        needing: Sequence[Block] = plan.captures or [
+            block for root in roots for block in graph_need.needing_graph(plan, root.name)
+        ]
         yield _change("lower_roots", "capture", needing)
     elif compiled:
         yield NumericChange("lower_roots", "capture")
@@ -217,8 +219,7 @@ _LEAVE: dict[str, Callable[[Plan, Collection[str]], Plan]] = {
 
 
 def _needs_graph(plan: Plan) -> bool:
-    rules: list[Any] = [*plan.fuses, *plan.separates, *plan.precisions, *plan.recomputes]
-    return bool(rules) or any(sync.by == "in_graph" for sync in plan.syncs)
+    return graph_need.anywhere(plan) or any(sync.by == "in_graph" for sync in plan.syncs)
 
 
 def _on_inductor(captures: tuple[Capture, ...]) -> tuple[Capture, ...]:

@@ -136,25 +136,15 @@ def ever_scaled(plan: Plan, root: str) -> bool:
     return any(loss_scale_at(plan, root, step) is not None for step in starts)
 
 
-def needing_graph(plan: Plan, root: str) -> Precision | None:
-    """A block that is carried out in the graphs of a root; None when none is."""
-    scaled = ever_scaled(plan, root)
-    for block in stages_of(plan, root).blocks:
-        scales = scaled and (block.computes_fp16 or not isinstance(block.loss_scale, str))
-        if block.compute != "as_written" or scales:
-            return block
-    return None
-
-
 def idle(plan: Plan, facts: Facts) -> list[Diagnostic]:
-    """SG0734 for every root whose graphs are not the plan's although a block wants them changed."""
-    found = ((root, needing_graph(plan, root.name)) for root in facts.roots)
-    return [_idle(block, root) for root, block in found if block is not None and _apart(root)]
-
-
-def _apart(root: RootFact) -> bool:
-    """Whether the plan has no say in what a root computes."""
-    return root.engine != "inductor" or root.path == "stock"
+    """SG0734 for every block that has a root without graphs of the plan."""
+    return [
+        _idle(block, root)
+        for root in facts.roots
+        if root.engine != "inductor" or root.path == "stock"
+        for block in stages_of(plan, root.name).blocks
+        if block.changes_graph
+    ]
 
 
 def _idle(block: Precision, root: RootFact) -> Diagnostic:

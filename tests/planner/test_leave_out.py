@@ -71,6 +71,12 @@ def test_one_rule_can_be_left_out_and_the_graph_stays() -> None:
     assert smaller.digest != plan(WHOLE).digest
 
 
+def test_what_a_guard_compiled_stays_compiled_without_the_guard() -> None:
+    smaller = without(plan('guard "g" { on = input[0].shape[0]  allow = [4] }'), ["guards guard.g"])
+    assert smaller.guards == ()
+    assert smaller.capture_of(None).engine == "inductor"
+
+
 def test_every_key_that_is_reported_can_be_left_out() -> None:
     whole = plan(WHOLE)
     for key in keys(whole):

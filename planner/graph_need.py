@@ -1,0 +1,27 @@
+"""Which blocks of a plan are carried out in captured graphs, so that a model needs one."""
+
+from __future__ import annotations
+
+from sgplan.grammar.plan import Fuse, Guard, Plan, Precision, Recompute, Separate
+from sgplan.planner.guard_lines import holding, needs_graph
+
+Needing = Fuse | Separate | Recompute | Guard | Precision
+
+
+def needing_graph(plan: Plan, root: str) -> list[Needing]:
+    """The blocks for one root that need a graph, kind by kind as the plan writes them."""
+    blocks = (*plan.fuses, *plan.separates, *plan.recomputes)
+    return [
+        *(block for block in blocks if block.model in (None, root)),
+        *(guard for guard in holding(plan, root) if needs_graph(guard)),
+        *(b for b in plan.precisions if b.model in (None, root) and b.changes_graph),
+    ]
+
+
+def anywhere(plan: Plan) -> bool:
+    """Whether any block of the plan needs a graph."""
+    return (
+        bool(plan.fuses or plan.separates or plan.recomputes)
+        or any(map(needs_graph, plan.guards))
+        or any(block.changes_graph for block in plan.precisions)
+    )
