@@ -23,7 +23,7 @@ from sgplan.interpreter import control_flow, events
 from sgplan.interpreter.graph_backend import GraphBackend, planned_wrapper
 from sgplan.interpreter.guarded import Guarded
 from sgplan.interpreter.rank import Rank
-from sgplan.interpreter.roots import Owned, Root, names_class, plain_name, trainable, unwrapped
+from sgplan.interpreter.roots import Root, names_class, plain_name, trainable, unwrapped
 from sgplan.planner import torch_api
 from sgplan.planner.graph_need import needing_graph
 from sgplan.planner.guard_lines import holding, needs_graph
@@ -328,16 +328,8 @@ class Compiling:
             return None
         if self._rank.leaves_alone(module, parameters):
             return None
-        name = self._rank.names.name(module)
-        self._rank.masters.store(name, parameters)
-        root = Root(
-            name,
-            Owned(module, parameters),
-            "compiled",
-            "inductor",
-            "none",
-            "the script compiles it",
-        )
+        why = "the script compiles it"
+        root = self._rank.make_root(module, parameters, "compiled", "inductor", "none", why)
         self._rank.add_root(root)
         self._rank.operators.declared()
         return root

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from sgplan.interpreter.rank import Rank
-from sgplan.interpreter.roots import Owned, Root, trainable, unwrapped
+from sgplan.interpreter.roots import Root, trainable, unwrapped
 
 WATCHED_STEPS = 2
 
@@ -73,16 +73,8 @@ class Outermost:
             return None
         if self._rank.leaves_alone(inner, parameters):
             return None
-        name = self._rank.names.name(inner)
-        self._rank.masters.store(name, parameters)
-        root = Root(
-            name,
-            Owned(inner, parameters),
-            "module",
-            "eager",
-            "none",
-            "the script runs it eagerly",
-        )
+        why = "the script runs it eagerly"
+        root = self._rank.make_root(inner, parameters, "module", "eager", "none", why)
         self._roots[module] = root
         self._rank.add_root(root)
         self._entering(root, inner)

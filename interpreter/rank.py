@@ -35,10 +35,11 @@ from sgplan.interpreter.optimizers import Optimizers
 from sgplan.interpreter.peers import Peers
 from sgplan.interpreter.record import Recorder
 from sgplan.interpreter.reducer import Reducer
-from sgplan.interpreter.roots import Root, RootNames, first_tensor
+from sgplan.interpreter.roots import Owned, Root, RootKind, RootNames, first_tensor
 from sgplan.interpreter.steps import StepWatch
 from sgplan.planner import torch_api
-from sgplan.planner.facts import Facts
+from sgplan.planner.facts import Engine, Facts
+from sgplan.planner.facts import Path as ReductionPath
 from sgplan.planner.program import Program
 
 if TYPE_CHECKING:
@@ -193,6 +194,20 @@ class Rank:
 
     def sync_of(self, root: Root) -> Sync:
         return self.plan.sync_of(root.name)
+
+    def make_root(
+        self,
+        module: nn.Module,
+        parameters: list[tuple[str, nn.Parameter]],
+        kind: RootKind,
+        engine: Engine,
+        path: ReductionPath,
+        why: str,
+    ) -> Root:
+        """A root with its name, its parameters in the format that the plan stores them in."""
+        name = self.names.name(module)
+        self.masters.store(name, parameters)
+        return Root(name, Owned(module, parameters), kind, engine, path, why)
 
     def add_root(self, root: Root) -> None:
         """A root was found: report it and lower again."""

@@ -30,6 +30,9 @@ SHORT_DTYPES = {
 _WRAPPERS = frozenset({"_orig_mod", "_checkpoint_wrapped_module"})
 
 
+RootKind = Literal["ddp", "compiled", "module"]
+
+
 @dataclass(slots=True, eq=False)
 class Root:
     """One root while the script runs; its module belongs to the script and may be gone.
@@ -49,7 +52,7 @@ class Root:
 
     name: str
     owned: Owned
-    kind: Literal["ddp", "compiled", "module"]
+    kind: RootKind
     engine: Engine
     path: ReductionPath
     why: str

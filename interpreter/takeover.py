@@ -22,7 +22,7 @@ from sgplan.interpreter import events, unsupported
 from sgplan.interpreter.rank import Rank
 from sgplan.interpreter.reducer import Reducer
 from sgplan.interpreter.reducer_setup import ReducerSetup
-from sgplan.interpreter.roots import SHORT_DTYPES, Owned, Root, trainable, unwrapped
+from sgplan.interpreter.roots import SHORT_DTYPES, Root, trainable, unwrapped
 from sgplan.planner import torch_api
 from sgplan.planner.program import Instruction, Program, Run
 
@@ -119,18 +119,9 @@ class Takeover:
     def _make_root(
         self, module: nn.Module, given: dict[str, Any], parameters: list[tuple[str, nn.Parameter]]
     ) -> Root:
-        inner = unwrapped(module)
-        name = self._rank.names.name(inner)
-        self._rank.masters.store(name, parameters)
-        root = Root(
-            name=name,
-            owned=Owned(inner, parameters),
-            kind="ddp",
-            engine="eager",
-            path="hooks",
-            why="the script runs it eagerly",
-            find_unused=bool(given.get("find_unused_parameters", False)),
-        )
+        inner, why = unwrapped(module), "the script runs it eagerly"
+        root = self._rank.make_root(inner, parameters, "ddp", "eager", "hooks", why)
+        root.find_unused = bool(given.get("find_unused_parameters", False))
         reason = self._stock_reason(root, module, given)
         if reason:
             root.path = "stock"

@@ -121,12 +121,8 @@ class GraphCompiler:
 
         def inner(graph: fx.GraphModule, example: Sequence[Any], **kwargs: Any) -> Any:
             nonlocal met
-            direction = _direction(kwargs)
-            fact = partition.told(self.record(graph, direction, inputs))
-            if direction == "forward":
-                keep_saved(graph)
-            elif self.reductions == "in_graph":
-                insert_ready(graph, inputs)
+            fact = partition.told(self.record(graph, _direction(kwargs), inputs))
+            _finish(graph, fact, self.reductions, inputs)
             number = len(graphs)
             cached = torch_api.graph_cache_enabled()
             with side.turn(number) if cached else contextlib.nullcontext():
@@ -206,6 +202,16 @@ def _decoded(kind: type[_T], wire: Any) -> _T | None:
         return None
 
 
+def _finish(
+    graph: fx.GraphModule, fact: GraphFact, reductions: Reductions, inputs: Sequence[Any]
+) -> None:
+    """What is changed in a graph after it was recorded, just before it is lowered."""
+    if fact.direction == "forward":
+        keep_saved(graph)
+    elif reductions == "in_graph":
+        insert_ready(graph, inputs)
+
+
 def _direction(kwargs: Mapping[str, Any]) -> Direction:
     """Of the graph that Inductor's compile function is called with these for."""
     return "backward" if kwargs.get("is_backward") else "forward"
@@ -283,12 +289,8 @@ class InductorRecorder:
         graphs: list[GraphFact] = []
 
         def inner(graph: fx.GraphModule, example: Sequence[Any], **kwargs: Any) -> Any:
-            direction = _direction(kwargs)
-            fact = partition.told(self.record(graph, direction, inputs))
-            if direction == "forward":
-                keep_saved(graph)
-            elif self.reductions == "in_graph":
-                insert_ready(graph, inputs)
+            fact = partition.told(self.record(graph, _direction(kwargs), inputs))
+            _finish(graph, fact, self.reductions, inputs)
             schedule = self._schedule(graph, example, kwargs, changed.placed)
             graphs.append(with_schedule(fact, schedule))
             return _never_called()
