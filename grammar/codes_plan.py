@@ -90,9 +90,10 @@ PLAN_CODES: tuple[Code, ...] = (
     ),
     Code(
         "SG0521",
-        "rule without a graph",
-        "Which ops share a kernel and what the backward computes again is the compiler's business, "
-        "and the eager engine runs every op by itself.",
+        "block without a graph of the plan",
+        "Which ops share a kernel, in which format they compute and what the backward computes "
+        "again is settled in captured graphs. The eager engine makes none, and stock DDP keeps "
+        "to its own.",
         plan('capture { engine = eager }\nfuse "n" { match = norm -> aten.gelu }'),
         plan('capture { engine = inductor }\nfuse "n" { match = norm -> aten.gelu }'),
     ),

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from itertools import combinations, pairwise
 
+from sgplan.grammar.checks.rules import graphless
 from sgplan.grammar.checks.view import NOT_BUILT, View, no_effect, place_of
 from sgplan.grammar.diagnostics import Diagnostic, Label, Span
 from sgplan.grammar.literals import Dynamic, Interval
@@ -19,6 +20,8 @@ def check_precision(view: View) -> Iterator[Diagnostic]:
     groups: dict[tuple[object, ...], list[WrittenBlock]] = defaultdict(list)
     for block in view.all("precision"):
         yield from _idle(block)
+        if _changes_graph(block):
+            yield from graphless(view, block)
         if view.is_sure(block, "steps", "match", "in", "except", "model", "priority"):
             names = ("match", "in", "except", "model", "priority")
             groups[tuple(block.value(name, None) for name in names)].append(block)
@@ -71,6 +74,12 @@ def _gaps(blocks: list[WrittenBlock]) -> Iterator[Diagnostic]:
                 notes=("they run in the formats of the script",),
                 severity="note",
             )
+
+
+def _changes_graph(block: WrittenBlock) -> bool:
+    """Whether it puts casts or a loss scale into graphs."""
+    scale = block.value("loss_scale", "auto")
+    return block.value("compute", "as_written") != "as_written" or not isinstance(scale, str)
 
 
 def _stores(block: WrittenBlock) -> bool:

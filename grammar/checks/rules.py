@@ -77,7 +77,7 @@ def _lonely(block: WrittenBlock) -> Iterator[Diagnostic]:
 
 
 def graphless(view: View, block: WrittenBlock) -> Iterator[Diagnostic]:
-    """SG0521 for a rule under an engine that makes no graph."""
+    """SG0521 for a block under an engine that makes no graph, or on a DDP that makes its own."""
     capture = view.speaking_for("capture", block)
     if capture is not None and capture.value("engine", "auto") == "eager":
         yield Diagnostic(
@@ -85,5 +85,14 @@ def graphless(view: View, block: WrittenBlock) -> Iterator[Diagnostic]:
             f"`{block.address}` needs a graph, and the engine makes none",
             Label(block.span),
             (place_of(capture, "engine", "the engine is chosen here"),),
-            help="write `engine = inductor`, or take the rule out",
+            help="write `engine = inductor`, or take the block out",
+        )
+    sync = view.speaking_for("sync", block)
+    if sync is not None and sync.value("by", "auto") == "stock":
+        yield Diagnostic(
+            "SG0521",
+            f"`{block.address}` needs a graph of the plan, and stock DDP makes its own",
+            Label(block.span),
+            (place_of(sync, "by", "stock DDP is chosen here"),),
+            help="write `by = auto`, or take the block out",
         )
