@@ -112,8 +112,8 @@ def _on_graphs(change: Callable[[fx.GraphModule], None]) -> None:
 
     right = backend.rewritten
 
-    def rewritten(gm: fx.GraphModule, passes: Any) -> Any:
-        done = right(gm, passes)
+    def rewritten(gm: fx.GraphModule, *how: Any) -> Any:
+        done = right(gm, *how)
         change(done.gm)
         done.gm.graph.lint()
         done.gm.recompile()
