@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from sgplan.grammar.diagnostics import Diagnostic
+from sgplan.interpreter.meeting import meet
 from sgplan.planner import torch_api
 
 PATIENCE = timedelta(seconds=5)
@@ -78,11 +79,8 @@ class Agreement:
 
     def leave(self) -> None:
         """Wait a little until all have read the verdict: the store may live in one of the ranks."""
-        self.store.set(self.key("read", self.rank), "1")
-        try:
-            self.store.wait([self.key("read", rank) for rank in self.ranks], PATIENCE)
-        except RuntimeError:
-            return  # a rank that died cannot read any more
+        keys = [self.key("read", rank) for rank in self.ranks]
+        meet(self.store, self.key("read", self.rank), keys, PATIENCE)
 
 
 def disagreement(topic: str, first: int, other: int, difference: str) -> Diagnostic:

@@ -7,18 +7,20 @@ script.
 from __future__ import annotations
 
 import functools
-import time
+from collections.abc import Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from sgplan.interpreter import events
+from sgplan.planner.torch_api import Store
 
 if TYPE_CHECKING:
     from sgplan.interpreter.rank import Rank
 
-# Seconds a rank that is done waits for the others.
-MEETING = 60.0
+# How long a rank that is done waits for the others.
+MEETING = timedelta(seconds=60)
 
 
 class Meeting:
@@ -36,23 +38,34 @@ class Meeting:
     def arrive(self) -> None:
         """Say that this rank is done, and wait for the others."""
         store = self._rank.peers.store
-        if store is None:
-            return
-        store.set(f"sgplan/{self._word}/{self._rank.rank}", "1")
-        until = time.monotonic() + MEETING
-        while self.arrived() < self._rank.world and time.monotonic() < until:
-            time.sleep(0.05)
+        if store is not None:
+            keys = [self._key(rank) for rank in range(self._rank.world)]
+            meet(store, self._key(self._rank.rank), keys, MEETING)
 
     def arrived(self) -> int:
-        """How many ranks are done."""
+        """How many ranks are done; all of them when the rank that held the store is gone."""
         store = self._rank.peers.store
         if store is None:
             return 0
-        keys = (f"sgplan/{self._word}/{rank}" for rank in range(self._rank.world))
         try:
-            return sum(store.check([key]) for key in keys)
+            return sum(store.check([self._key(rank)]) for rank in range(self._rank.world))
         except RuntimeError:
-            return 0
+            return self._rank.world
+
+    def _key(self, rank: int) -> str:
+        return f"sgplan/{self._word}/{rank}"
+
+
+def meet(store: Store, own: str, keys: Sequence[str], patience: timedelta) -> None:
+    """Set a key and wait for those of the others, as long as the store lives.
+
+    The store may live in one of the ranks: when that one has left, nobody is waited for.
+    """
+    try:
+        store.set(own, "1")
+        store.wait(list(keys), patience)
+    except RuntimeError:
+        return
 
 
 def block_saves(rank: Rank, doing: str) -> Any:

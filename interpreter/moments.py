@@ -7,6 +7,7 @@ the values mean.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,7 +27,10 @@ class Moment:
         kind, name: what happened to which root or optimizer.
         step: the step that it belongs to, from 0.
         values: by quantity, tensors by name; None for a gradient that is not there.
-        facts: by quantity, what is compared exactly: numbers, words and lists of them.
+        facts: by quantity, what is compared exactly: numbers, words and lists of them. `overflow`
+            and `skipped` say that the plan's loss scale was too large: the update is skipped then,
+            and `skipped` names what moved all the same.
+        notes: what could not be recorded, a sentence each.
     """
 
     kind: Kind
@@ -34,6 +38,7 @@ class Moment:
     step: int
     values: dict[str, Tensors] = field(default_factory=dict[str, Tensors])
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
+    notes: list[str] = field(default_factory=list[str])
 
 
 def folder_of(run: Path, rank: int) -> Path:
@@ -68,3 +73,9 @@ def read(folder: Path, number: int) -> Moment | None:
 def count(folder: Path) -> int:
     """How many moments were begun; one that did not end has no file."""
     return max((int(path.stem) + 1 for path in folder.glob("*.pt")), default=0)
+
+
+def drop(run: Path) -> None:
+    """Remove the moments of all ranks in a run folder."""
+    for rank in ranks_in(run):
+        shutil.rmtree(folder_of(run, rank))

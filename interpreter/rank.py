@@ -166,6 +166,7 @@ class Rank:
         if self._ended or os.getpid() != self._pid or (self._recorder is None and not self.roots):
             return
         self._ended = True
+        self.steps.on_end = None  # whoever would leave at the end of a step is leaving
         self.steps.script_ends()
         shortfalls.uncaptured(self)
         if not self._judged and self.steps.step:

@@ -10,34 +10,34 @@ behind an earlier one. Knows what is recorded; what may differ, and how far, is 
 
 from __future__ import annotations
 
-import hashlib
 import random
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgpack
 import numpy
 import torch
+import torch.fx as fx
 from torch.optim import Optimizer
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
 
-from sgplan.interpreter import gate, moments
+from sgplan.interpreter import gate, moments, recorded
 from sgplan.interpreter.meeting import Meeting, block_saves
 from sgplan.interpreter.moments import Moment, Tensors
 from sgplan.planner.capture.probe import Suspect, suspect
 from sgplan.planner.capture.rewrite import GraphPass, Rewritten
+from sgplan.planner.precision import loss_scale_at
 
 if TYPE_CHECKING:
     from sgplan.interpreter.rank import Rank
     from sgplan.interpreter.roots import Root
-
-PLAIN = (bool, int, float, str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,7 @@ class Task:
         offset: added to the number of steps where a precision stage is looked up.
         without: keys of what is left out of the plan (`planner.leave_out`).
         against: the run folder of the reference run; None in that run itself.
+        plain: the script as it is written; what it compiles goes to torch's own compiler.
         probe: name of a pass over Dynamo graphs, whose graphs are run before and after it.
         forward, gradient: relative differences that a probe allows.
     """
@@ -59,6 +60,7 @@ class Task:
     offset: int = 0
     without: tuple[str, ...] = ()
     against: str | None = None
+    plain: bool = False
     probe: str | None = None
     forward: float = 0.0
     gradient: float = 0.0
@@ -75,9 +77,14 @@ class Verifying:
             None if task.against is None else moments.folder_of(Path(task.against), rank.rank)
         )
         self._number = 0
+        self._step = 0  # of the last call or backward
         self._calls: dict[str, tuple[int, Moment]] = {}
-        self._updates: dict[int, tuple[int, Moment, Moment | None]] = {}
+        self._updates: dict[int, _Update] = {}
         self._settled: set[tuple[int, str]] = set()
+        self._leaves: dict[str, weakref.ref[torch.Tensor]] = {}
+        self._leaves_used = False  # by a backward
+        self._moved: dict[int, set[str]] = {}  # step: optimizers
+        self._graph_formats: set[str] = set()
         self._meeting = Meeting(rank, "verified")
         self._save: Any = torch.save
 
@@ -93,6 +100,13 @@ class Verifying:
         """Watch the ends of updates; behind whoever gives an optimizer other tensors meanwhile."""
         register_optimizer_step_post_hook(self._after_update)
         self._rank.steps.on_end = self._step_ended
+
+    # --- graphs ----------------------------------------------------------------------------------
+
+    def compiles(self, gm: fx.GraphModule) -> bool:
+        """Whether the plan's compiler is to have a graph; in a plain run torch's own has it."""
+        self._graph_formats |= recorded.graph_formats(gm)
+        return not self.task.plain
 
     def probed(
         self, passes: Iterable[GraphPass], inputs: Sequence[Any], modules: Sequence[str]
@@ -117,23 +131,34 @@ class Verifying:
         number, moment, reference = self._begin("call", root.name)
         key = (moment.step, root.name)
         if key not in self._settled:
-            moment.values["state"] = _kept(_state(root))
+            moment.values["state"] = self._kept(moment, "state", recorded.state_of(root))
             if reference is not None and "state" in reference.values:
-                _overwrite(_state(root), reference.values["state"])
+                recorded.overwrite(recorded.state_of(root), reference.values["state"])
             # The random numbers of a step begin where those of the reference's did.
             self._settle_random(moment, reference)
             self._settled.add(key)
-        moment.values["inputs"] = _kept(dict(_tensors((args, kwargs))))
-        moment.facts["compute"] = _compute(root)
+        inputs = dict(recorded.tensors((args, kwargs)))
+        moment.values["inputs"] = self._kept(moment, "input", inputs)
+        self._keep_leaves(root, inputs)
         self._calls[root.name] = number, moment
 
     def _settle_random(self, moment: Moment, reference: Moment | None) -> None:
         if any(step == moment.step for step, _ in self._settled):
             return
-        moment.facts["random state before"] = _random_digest()
-        moment.facts["generators"] = _random_state()
+        moment.facts["random state before"] = recorded.random_digest()
+        moment.facts["generators"] = recorded.random_state()
         if reference is not None and "generators" in reference.facts:
-            _set_random_state(reference.facts["generators"])
+            recorded.set_random_state(reference.facts["generators"])
+
+    def _keep_leaves(self, root: Root, inputs: Mapping[str, torch.Tensor]) -> None:
+        """Remember inputs that gradients come to, until a backward has brought them."""
+        if self._leaves_used:
+            self._leaves, self._leaves_used = {}, False
+        for path, tensor in inputs.items():
+            if tensor.requires_grad and tensor.is_leaf:
+                name = _named(root, f"input {path}")
+                again = sum(known.partition(" #")[0] == name for known in self._leaves)
+                self._leaves[f"{name} #{again + 1}" if again else name] = weakref.ref(tensor)
 
     def returned(self, root: Root, output: Any) -> None:
         """The call of a root came back."""
@@ -141,9 +166,15 @@ class Verifying:
         if began is None:
             return
         number, moment = began
-        moment.values["outputs"] = _kept(dict(_tensors(output)))
-        moment.values["buffers"] = _kept(dict(root.module.named_buffers()))
-        moment.facts["random state"] = _random_digest()
+        outputs = dict(recorded.tensors(output))
+        moment.values["outputs"] = self._kept(moment, "output", outputs)
+        moment.values["buffers"] = self._kept(moment, "buffer", dict(root.module.named_buffers()))
+        moment.facts["random state"] = recorded.random_digest()
+        found = self._graph_formats | recorded.formats(root, outputs.values())
+        moment.facts["compute"] = sorted(found)
+        if output is not None and not outputs:
+            kind = type(output).__qualname__
+            moment.notes.append(f"what `{root.name}` returns is not compared: no tensor in {kind}")
         self._write(number, moment)
 
     # --- backwards -------------------------------------------------------------------------------
@@ -151,44 +182,86 @@ class Verifying:
     @contextmanager
     def backward(self, tensors: Sequence[gate.Root]) -> Iterator[None]:
         """Around a backward of the script, its reductions included."""
-        number, moment, _ = self._begin("backward", "")
+        number, moment, reference = self._begin("backward", "")
         losses = [tensor for tensor in tensors if isinstance(tensor, torch.Tensor)]
-        moment.values["loss"] = _kept({str(place): loss for place, loss in enumerate(losses)})
-        parameters = self._parameters()
-        before = {name: _mark(p.grad) for name, p in parameters.items()}
+        given = {str(place): loss for place, loss in enumerate(losses)}
+        moment.values["loss"] = self._kept(moment, "loss", given)
+        leaves = self._gradient_leaves()
+        before = {name: recorded.mark(leaf.grad) for name, leaf in leaves.items()}
         yield
-        changed = [name for name, p in parameters.items() if _mark(p.grad) != before[name]]
+        self._leaves_used = True
+        gradients = {name: leaf.grad for name, leaf in leaves.items()}
+        changed = [name for name, g in gradients.items() if recorded.mark(g) != before[name]]
         moment.facts["gradient topology"] = changed
-        moment.facts["random state"] = _random_digest()
-        moment.values["gradients"] = _kept({name: p.grad for name, p in parameters.items()})
+        moment.facts["random state"] = recorded.random_digest()
+        if reference is not None and self._overflows(gradients.values()):
+            moment.facts["overflow"] = True
+        moment.values["gradients"] = self._kept(moment, "gradient of", gradients)
         self._write(number, moment)
+
+    def _gradient_leaves(self) -> dict[str, torch.Tensor]:
+        """All that a backward may bring a gradient to: parameters, and inputs that ask for one."""
+        alive = {name: leaf for name, ref in self._leaves.items() if (leaf := ref()) is not None}
+        return {**alive, **self._parameters()}
+
+    def _overflows(self, gradients: Iterable[torch.Tensor | None]) -> bool:
+        """Whether the plan's loss scale was too large, so that the step is to be skipped."""
+        plan, step = self._rank.plan, self._rank.steps.step
+        scaled = any(loss_scale_at(plan, root.name, step) is not None for root in self._rank.roots)
+        return scaled and not recorded.all_finite(gradients)
 
     # --- updates ---------------------------------------------------------------------------------
 
     def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if _skipped_by_scaler(optimizer):
+            return  # one that is not fused is not called at all then
         number, moment, reference = self._begin("update", self._optimizer_name(optimizer))
         parameters = self._parameters_of(optimizer)
-        moment.values["gradients at the update"] = _kept(
-            {name: p.grad for name, p in parameters.items()}
-        )
-        moment.values["before"] = _kept(dict(parameters))
-        if reference is not None:
-            _overwrite_gradients(parameters, reference.values["gradients at the update"])
-        self._updates[id(optimizer)] = number, moment, reference
+        scale: torch.Tensor | None = getattr(optimizer, "grad_scale", None)
+        gradients = recorded.unscaled({n: p.grad for n, p in parameters.items()}, scale)
+        moment.values["gradients at the update"] = self._kept(moment, "gradient of", gradients)
+        moment.values["before"] = recorded.kept(dict(parameters))
+        update = _Update(number, moment, reference)
+        if reference is not None and self._overflows(gradients.values()):
+            update.overflow = True
+            update.state = recorded.kept(self._optimizer_state(optimizer))
+        elif reference is not None:
+            given = reference.values["gradients at the update"]
+            recorded.overwrite_gradients(parameters, given, scale)
+        self._updates[id(optimizer)] = update
 
     def _after_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        began = self._updates.pop(id(optimizer), None)
-        if began is None:
+        update = self._updates.pop(id(optimizer), None)
+        if update is None:
             return
-        number, moment, reference = began
+        moment = update.moment
         parameters, state = self._parameters_of(optimizer), self._optimizer_state(optimizer)
-        moment.values["parameters"] = _kept(dict(parameters))
-        moment.values["optimizer state"] = _kept(state)
-        moment.facts["optimizer settings"] = _settings(optimizer)
-        if reference is not None:
-            _overwrite(parameters, reference.values["parameters"])
-            _overwrite(state, reference.values["optimizer state"])
-        self._write(number, moment)
+        moment.values["parameters"] = recorded.kept(dict(parameters))
+        moment.values["optimizer state"] = self._kept(moment, "optimizer state", state)
+        moment.facts["optimizer settings"] = recorded.settings(optimizer)
+        if update.overflow:
+            moved = recorded.differing(moment.values["before"], moment.values["parameters"])
+            moved += recorded.differing(update.state, moment.values["optimizer state"])
+            moment.facts["skipped"] = moved
+            self._catch_up(optimizer, update)
+        if update.reference is not None:
+            recorded.overwrite(parameters, update.reference.values["parameters"])
+            recorded.overwrite(state, update.reference.values["optimizer state"])
+        self._moved.setdefault(moment.step, set()).add(moment.name)
+        self._write(update.number, moment)
+        if self._rank.steps.step >= self.task.steps:
+            self._leave_when_complete()
+
+    def _catch_up(self, optimizer: Optimizer, update: _Update) -> None:
+        """Give an optimizer that has skipped a step the state that the reference's has by then."""
+        assert update.reference is not None
+        parameters = self._parameters_of(optimizer)
+        for name, value in update.reference.values["optimizer state"].items():
+            owner, _, kind = name.rpartition(".")
+            parameter = parameters.get(owner)
+            if parameter is not None and value is not None:
+                on = parameter.device if value.dim() or optimizer.defaults.get("fused") else "cpu"
+                optimizer.state[parameter].setdefault(kind, value.to(on, copy=True))
 
     def _optimizer_name(self, optimizer: Optimizer) -> str:
         built = self._rank.steps.optimizers()
@@ -224,18 +297,58 @@ class Verifying:
     def _begin(self, kind: moments.Kind, name: str) -> tuple[int, Moment, Moment | None]:
         number = self._number
         self._number += 1
+        if kind != "update":  # the leading optimizer's ends the step that others still belong to
+            self._step = self._rank.steps.step
         reference = None if self._reference is None else moments.read(self._reference, number)
         if reference is not None and (reference.kind, reference.name) != (kind, name):
             reference = None  # another path; the parent says so
-        return number, Moment(kind, name, self._rank.steps.step), reference
+        return number, Moment(kind, name, self._step), reference
+
+    def _kept(
+        self, moment: Moment, what: str, tensors: Mapping[str, torch.Tensor | None]
+    ) -> Tensors:
+        """Copies; what cannot be copied is noted."""
+        moment.notes += recorded.not_kept(what, tensors)
+        return recorded.kept(tensors)
 
     def _write(self, number: int, moment: Moment) -> None:
         moments.write(self._folder, number, moment, self._save)
 
     def _step_ended(self) -> None:
         if self._rank.steps.step >= self.task.steps:
+            self._leave_when_complete()
+
+    def _leave_when_complete(self) -> None:
+        """End this rank when nothing of the last step is to come, or a step more is over."""
+        earlier = {
+            name for step, names in self._moved.items() if step < self._step for name in names
+        }
+        missing = earlier - self._moved.get(self._step, set())
+        if not missing or self._rank.steps.step > self.task.steps:
             self._meeting.arrive()
             self._rank.leave("verified", "", 0)
+
+
+@dataclass(slots=True)
+class _Update:
+    """An optimizer's step that has begun.
+
+    Attributes:
+        overflow: the plan's loss scale is to skip it.
+        state: of the optimizer before it, where that is so.
+    """
+
+    number: int
+    moment: Moment
+    reference: Moment | None
+    overflow: bool = False
+    state: Tensors = field(default_factory=dict[str, torch.Tensor | None])
+
+
+def _skipped_by_scaler(optimizer: Optimizer) -> bool:
+    """Whether a GradScaler found infinite gradients and a fused step will move nothing."""
+    found = getattr(optimizer, "found_inf", None)
+    return isinstance(found, torch.Tensor) and bool(found.item())
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,117 +376,3 @@ class _Observed:
 
 def _named(root: Root, name: str) -> str:
     return name if root.name == "model" else f"{root.name}/{name}"
-
-
-def _state(root: Root) -> dict[str, torch.Tensor]:
-    """Parameters and buffers of a root; they share memory with the module's."""
-    module = root.module
-    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
-
-
-def _mark(gradient: torch.Tensor | None) -> tuple[int, int] | None:
-    """Changes whenever a gradient is written or replaced."""
-    return None if gradient is None else (id(gradient), gradient._version)
-
-
-def _kept(tensors: Mapping[str, torch.Tensor | None]) -> Tensors:
-    """Copies of their values now."""
-    return {
-        name: None if tensor is None else tensor.detach().to("cpu", copy=True)
-        for name, tensor in tensors.items()
-        if tensor is None or tensor.layout is torch.strided
-    }
-
-
-def _overwrite(ours: Mapping[str, torch.Tensor], theirs: Tensors) -> None:
-    """Give our tensors the reference's values, unseen by autograd."""
-    for name, tensor in ours.items():
-        value = theirs.get(name)
-        if value is not None and value.shape == tensor.shape:
-            tensor.data.copy_(value)
-
-
-def _overwrite_gradients(parameters: Mapping[str, torch.Tensor], theirs: Tensors) -> None:
-    for name, parameter in parameters.items():
-        value = theirs.get(name)
-        if value is None:
-            parameter.grad = None
-        elif parameter.grad is None:
-            parameter.grad = value.to(parameter.device)
-        else:
-            parameter.grad.data.copy_(value)
-
-
-def _tensors(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Every tensor in nested lists, mappings and dataclasses, by its path."""
-    if isinstance(value, torch.Tensor):
-        yield path or "0", value
-        return
-    for name, inner in _parts(value):
-        yield from _tensors(inner, f"{path}.{name}" if path else str(name))
-
-
-def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
-    if isinstance(value, Mapping):
-        return value.items()
-    if isinstance(value, (list, tuple)):
-        return enumerate(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return ((field.name, getattr(value, field.name)) for field in fields(value))
-    return ()
-
-
-def _settings(optimizer: Optimizer) -> list[dict[str, Any]]:
-    """The numbers and words of every group; how a step is computed is the plan's."""
-    own = ("params", "fused", "foreach")
-    return [
-        {name: _plain(value) for name, value in group.items() if name not in own}
-        for group in optimizer.param_groups
-    ]
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, torch.Tensor) and value.numel() == 1:
-        return value.item()
-    return value if isinstance(value, PLAIN) else str(value)
-
-
-def _compute(root: Root) -> list[str]:
-    """The number formats of the root's parameters, and of autocast around this call."""
-    kinds = {parameter.dtype for _, parameter in root.parameters}
-    device = next((p.device.type for _, p in root.parameters), "cpu")
-    if torch.is_autocast_enabled(device):
-        kinds.add(torch.get_autocast_dtype(device))
-    return sorted(str(kind).removeprefix("torch.") for kind in kinds)
-
-
-# --- random numbers ------------------------------------------------------------------------------
-
-
-def _random_state() -> list[Any]:
-    kind, keys, position, has_gauss, cached = numpy.random.get_state()  # pyright: ignore[reportGeneralTypeIssues]
-    version, words, gauss = random.getstate()
-    return [
-        torch.get_rng_state(),
-        [str(kind), [int(key) for key in keys], int(position), int(has_gauss), float(cached)],
-        [version, list(words), gauss],
-    ]
-
-
-def _set_random_state(state: list[Any]) -> None:
-    drawn, (kind, keys, position, has_gauss, cached), (version, words, gauss) = state
-    torch.set_rng_state(drawn)
-    keys = numpy.array(keys, dtype=numpy.uint32)
-    numpy.random.set_state((kind, keys, position, has_gauss, cached))
-    random.setstate((version, tuple(words), gauss))
-
-
-def _random_digest() -> dict[str, str]:
-    """Digests of the states of all generators that scripts share, by library."""
-    drawn, numbers, words = _random_state()
-    found = {
-        "torch": drawn.numpy().tobytes(),
-        "numpy": repr(numbers).encode(),
-        "random": repr(words).encode(),
-    }
-    return {name: hashlib.sha256(data).hexdigest()[:16] for name, data in found.items()}

@@ -11,7 +11,7 @@ import copy
 import functools
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -52,6 +52,7 @@ __all__ = [
     "fake_mode_of",
     "find_tensors",
     "flop_formula",
+    "formats_behind",
     "found_inf",
     "functorch_config",
     "fused_objection",
@@ -1046,6 +1047,21 @@ def fused_objection(parameter: Any) -> str:
     except RuntimeError as error:
         return str(error)
     return ""
+
+
+def formats_behind(values: Iterable[torch.Tensor]) -> set[torch.dtype]:
+    """The dtypes of all values with a gradient that some values are made of."""
+    pending = [value.grad_fn for value in values if value.grad_fn is not None]
+    known: set[Any] = set()
+    found: set[torch.dtype] = set()
+    while pending:
+        node = pending.pop()
+        if node in known:
+            continue
+        known.add(node)
+        found.update(given.dtype for given in node._input_metadata)
+        pending += [after for after, _ in node.next_functions if after is not None]
+    return found
 
 
 def found_inf(scaler: Any, optimizer: Any) -> bool:

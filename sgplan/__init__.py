@@ -38,8 +38,9 @@ def verify(
         Failure: the plan cannot be read or the command cannot be found.
         Refused: the plan is wrong.
 
-    Call it from the main thread: signals go to the command meanwhile.
+    The runs are started and ended by a helper process: other children of the caller are left alone.
     """
-    # By name: comparing needs torch, which `sgplan check` must not load.
-    proof = importlib.import_module("sgplan.proof.verify")
-    return proof.verify(plan, command, run_dir=run_dir, sets=sets, environ=environ)
+    # By name: a command such as `sgplan check` loads none of it.
+    proof = importlib.import_module("sgplan.proof.aside")
+    wanted = proof.Wanted(plan, tuple(command), run_dir, tuple(sets), dict(environ or {}))
+    return proof.verified_aside(wanted)

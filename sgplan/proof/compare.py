@@ -6,7 +6,7 @@ Knows tensors and tolerances; who caused a difference is `trace.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 
 from sgplan.interpreter import moments
 from sgplan.interpreter.moments import Moment, Tensors
-from sgplan.proof.findings import Comparison, Difference, Place, Row
+from sgplan.proof.findings import Comparison, Difference, Place, Row, Start
 from sgplan.proof.tolerance import EPS32, Tolerance
 
 # In the order in which they come within a moment; the first one that differs is the cause.
@@ -32,13 +32,14 @@ QUANTITIES = (
     "gradients",
     "gradients at the update",
     "optimizer settings",
+    "skipped update",
     "parameters",
     "optimizer state",
 )
 _FORWARD = frozenset({"inputs", "outputs", "buffers", "loss"})
 _GRADIENT = frozenset({"gradients", "gradients at the update", "state"})
-# Made equal by `verify` itself before the first step.
-_GIVEN = frozenset({"state", "random state before"})
+# What a script begins with; from then on the planned run takes it over.
+_START = frozenset({"state", "random state before"})
 _EXACT = ("random state before", "random state", "gradient topology", "optimizer settings")
 # Rounding of sums that are zero but for it: a bias in front of a normalisation has such gradients.
 _ROUNDING = 4 * EPS32
@@ -60,8 +61,14 @@ class _Value:
         return not self.bitwise and not self.relative <= self.allowed
 
 
-def compare(reference: Path, planned: Path, allowed: Tolerance) -> Comparison:
-    """Compare the moments in two run folders."""
+def compare(
+    reference: Path, planned: Path, allowed: Tolerance, exempt: Collection[Start] = ()
+) -> Comparison:
+    """Compare the moments in two run folders.
+
+    Args:
+        exempt: values at the start that are other ones in every run of the script.
+    """
     rows = {quantity: Row(quantity) for quantity in QUANTITIES}
     found = Comparison()
     steps: list[int] = []
@@ -69,11 +76,20 @@ def compare(reference: Path, planned: Path, allowed: Tolerance) -> Comparison:
     failed: list[tuple[int, int, Difference]] = []
     for rank in ranks:
         last = -1
+        skipped: set[int] = set()
         for number, ours, theirs in _pairs(reference, planned, rank):
             moment = theirs or ours
             assert moment is not None
             last = max(last, moment.step)
+            if ours is not None and "skipped" in ours.facts:
+                skipped.add(moment.step)
+            found.notes += [n for n in moment.notes if n not in found.notes]
             for value in _values(theirs, ours, allowed):
+                start = moment.step == 0 and value.quantity in _START
+                if start and (rank, value.quantity, value.tensor) in exempt:
+                    continue
+                if start and value.failed:
+                    found.start.append((rank, value.quantity, value.tensor))
                 name = " ".join(filter(None, (moment.kind, moment.name)))
                 place = Place(rank, moment.step + 1, name, value.tensor)
                 _count(rows[value.quantity], value, place)
@@ -82,7 +98,8 @@ def compare(reference: Path, planned: Path, allowed: Tolerance) -> Comparison:
                         value.quantity, place, value.relative, value.allowed, value.text
                     )
                     failed.append((number, QUANTITIES.index(value.quantity), one))
-        steps.append(last + 1)
+        steps.append(last + 1 - len(skipped))
+        found.skipped = max(found.skipped, len(skipped))
     found.steps = min(steps, default=0)
     found.rows = [row for row in rows.values() if row.compared]
     found.first = min(failed, key=lambda each: each[:2])[2] if failed else None
@@ -130,18 +147,29 @@ def _values(theirs: Moment | None, ours: Moment | None, allowed: Tolerance) -> I
         text = f"the plain run is in {theirs.kind} {theirs.name} there"
         yield _Value("path", "", False, math.inf, 0.0, text)
         return
-    given = _GIVEN if theirs.step == 0 else frozenset[str]()
+    if "skipped" in ours.facts:
+        yield _skipped(ours.facts["skipped"])
+        return
     for quantity in _EXACT:
-        if quantity not in given and (quantity in theirs.facts or quantity in ours.facts):
+        if quantity in theirs.facts or quantity in ours.facts:
             yield _exact(quantity, theirs.facts.get(quantity), ours.facts.get(quantity))
     for quantity, tensors in theirs.values.items():
-        if quantity == "before" or quantity in given:
+        overflow = quantity == "gradients" and "overflow" in ours.facts
+        if quantity == "before" or overflow:
             continue
         others = ours.values.get(quantity, {})
         if quantity in ("parameters", "optimizer state"):
             yield from _updated(quantity, theirs, tensors, others, allowed.update)
         else:
             yield from _tensors(quantity, tensors, others, allowed)
+
+
+def _skipped(moved: list[str]) -> _Value:
+    """An update that the plan's loss scale has the planned run skip: then nothing moves."""
+    text = "gradients overflowed under the loss scale, and it moved all the same"
+    if moved:
+        return _Value("skipped update", moved[0], False, math.inf, 0.0, text)
+    return _Value("skipped update", "", True, 0.0, 0.0)
 
 
 def _exact(quantity: str, theirs: Any, ours: Any) -> _Value:

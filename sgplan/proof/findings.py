@@ -65,13 +65,27 @@ class Row:
         return "equal" if self.bitwise == self.compared else "within"
 
 
+# Rank, quantity and tensor of a value that a run begins with.
+Start = tuple[int, str, str]
+
+
 @dataclass(slots=True)
 class Comparison:
-    """What two runs have in common and what not."""
+    """What two runs have in common and what not.
+
+    Attributes:
+        steps: that were carried out on the rank with the fewest.
+        skipped: updates that the plan's loss scale had the planned run skip.
+        start: values that differ before the first step.
+        notes: what could not be compared, a sentence each.
+    """
 
     rows: list[Row] = field(default_factory=list[Row])
     first: Difference | None = None
     steps: int = 0
+    skipped: int = 0
+    start: list[Start] = field(default_factory=list[Start])
+    notes: list[str] = field(default_factory=list[str])
 
     @property
     def ok(self) -> bool:

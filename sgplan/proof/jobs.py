@@ -15,6 +15,7 @@ from sgplan import conclude
 from sgplan.execution import Executed, Request, execute
 from sgplan.failure import Failure
 from sgplan.grammar.plan import Plan, PlanFile
+from sgplan.interpreter import moments
 from sgplan.planner import artefact
 from sgplan.planner.facts import Facts, RootFact
 from sgplan.planner.program import Program
@@ -66,6 +67,7 @@ class Jobs:
     progress: str = "shown"
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
     started: int = 0
+    _done: list[Path] = field(default_factory=list[Path])
 
     def run(
         self,
@@ -76,6 +78,7 @@ class Jobs:
         against: Path | None = None,
         probe: tuple[str, float, float] | None = None,
         offset: int = 0,
+        plain: bool = False,
     ) -> Done:
         """Run the command once.
 
@@ -86,6 +89,7 @@ class Jobs:
             against: run folder of the reference run.
             probe: a pass whose graphs are run before and after it, and the relative differences
                 of values and gradients that are allowed there.
+            plain: all is left out: torch's own compiler has what the script compiles.
 
         Raises:
             JobFailed: the run ended before a step, or failed; its own words are on stderr.
@@ -99,6 +103,7 @@ class Jobs:
             "offset": offset,
             "without": sorted(left_out),
             "against": None if against is None else str(against),
+            "plain": plain,
             "probe": None if probe is None else probe[0],
             "forward": 0.0 if probe is None else probe[1],
             "gradient": 0.0 if probe is None else probe[2],
@@ -115,10 +120,16 @@ class Jobs:
                 variables={"PYTHONHASHSEED": str(self.seed % 2**32), **self.variables},
             )
         )
+        self._done.append(done.folder.path)
         self._require_end(done, says)
         parts = [artefact.read_part(path) for path in done.folder.parts().values()]
         programs = tuple(part.program for part in parts)
         return Done(done.folder.path, programs, tuple(part.facts for part in parts))
+
+    def forget(self) -> None:
+        """Remove what was recorded: states and gradients of every step, rank and run."""
+        for run in self._done:
+            moments.drop(run)
 
     def _require_end(self, done: Executed, says: str) -> None:
         outcome = judge_apply(done)

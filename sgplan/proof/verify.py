@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, Literal
 
@@ -11,7 +11,7 @@ from sgplan.grammar.plan import Plan, PlanFile
 from sgplan.loading import load
 from sgplan.planner.leave_out import NumericChange, everything, numeric_changes
 from sgplan.proof.compare import compare, computed_in
-from sgplan.proof.findings import Comparison
+from sgplan.proof.findings import Comparison, Start
 from sgplan.proof.jobs import SEED, Done, JobFailed, Jobs, resolved
 from sgplan.proof.tolerance import Tolerance, tolerance
 from sgplan.proof.trace import Traced, trace
@@ -54,6 +54,8 @@ def verify_plan(
         found = _Verifier(jobs).answer(frame)
     except JobFailed as failed:
         found = Verification("failed", **frame, why=str(failed), runs=jobs.started)
+    if found.outcome == "equal":
+        jobs.forget()
     (folder.path / "verify.txt").write_text(found.table + "\n", encoding="utf-8")
     return found
 
@@ -68,11 +70,14 @@ class _Verifier:
 
     def answer(self, frame: dict[str, Any]) -> Verification:
         jobs = self._jobs
-        reference = jobs.run("plain", "the script as it is written", left_out=self._everything())
+        reference = jobs.run(
+            "plain", "the script as it is written", left_out=self._everything(), plain=True
+        )
         if not reference.facts:
             raise JobFailed(f"no model was found in the script ({reference.path})")
         plan = resolved(self._file, reference.facts[0])
         stages: list[Stage] = []
+        notes: list[str] = []
         traced: Traced | None = None
         changes: tuple[NumericChange, ...] = ()
         computed = computed_in(reference.path)
@@ -85,13 +90,28 @@ class _Verifier:
             world = done.facts[0].world if done.facts else 1
             allowed = tolerance(plan, [change.name for change in changes], world, computed)
             comparison = compare(reference.path, done.path, allowed)
+            search = _Search(jobs, changes, reference, allowed, offset)
+            if comparison.start:
+                search.exempt = search.changing()
+                comparison = compare(reference.path, done.path, allowed, search.exempt)
+                notes += [_changing(search.exempt)] if search.exempt else []
+            notes += [note for note in comparison.notes if note not in notes]
             stages.append(Stage(offset, comparison))
+            if comparison.first is None and not comparison.steps and comparison.skipped:
+                raise JobFailed(
+                    "gradients overflowed under the loss scale in every step: nothing was compared "
+                    "(begin with a smaller scale, or let `verify.steps` be more)"
+                )
             if comparison.first is not None:
-                search = _Search(jobs, changes, reference, allowed, offset)
                 traced = trace(changes, (comparison, done), search.attempt, search.probed)
                 break
         ok = all(stage.comparison.ok for stage in stages)
-        steps = min(stage.comparison.steps for stage in stages)
+        steps = min(jobs.steps, *(stage.comparison.steps for stage in stages))
+        skipped = max(stage.comparison.skipped for stage in stages)
+        if skipped:
+            notes.append(f"{skipped} steps were skipped under the loss scale, as the plan has it")
+        elif steps < jobs.steps:
+            notes.append(f"the script ended after {steps} steps")
         return Verification(
             "equal" if ok else "different",
             **frame,
@@ -104,7 +124,7 @@ class _Verifier:
             culprit=None if traced is None else traced.culprit,
             first=None if traced is None else traced.first,
             runs=jobs.started,
-            notes=() if steps >= jobs.steps else (f"the script ended after {steps} steps",),
+            notes=tuple(notes),
         )
 
     def _everything(self) -> frozenset[str]:
@@ -137,11 +157,18 @@ class _Search:
         self._reference = reference
         self._allowed = allowed
         self._offset = offset
+        self.exempt: frozenset[Start] = frozenset()
+
+    def changing(self) -> frozenset[Start]:
+        """What another plain run begins with other values of: it is not the plan that does that."""
+        again = self._run("again", "the script as it is written, once more", (), None)
+        return frozenset(compare(self._reference.path, again.path, Tolerance()).start)
 
     def attempt(self, first: Sequence[NumericChange]) -> tuple[Comparison, Done]:
         names = ", ".join(change.name for change in first) or "nothing of the plan"
         done = self._run(f"first-{len(first)}", f"looking for the cause, with {names}", first, None)
-        return compare(self._reference.path, done.path, self._allowed), done
+        found = compare(self._reference.path, done.path, self._allowed, self.exempt)
+        return found, done
 
     def probed(self, change: NumericChange, first: Sequence[NumericChange]) -> Done:
         probe = change.name, self._allowed.forward, self._allowed.gradient
@@ -159,7 +186,7 @@ class _Search:
             left |= everything(resolved(self._jobs.plan, self._reference.facts[0]))
         return self._jobs.run(
             name, says, left_out=left, against=self._reference.path, probe=probe,
-            offset=self._offset,
+            offset=self._offset, plain=not first,
         )  # fmt: skip
 
 
@@ -168,6 +195,15 @@ def stage_starts(plan: Plan) -> list[int]:
     lows = {precision.steps.low or 0 for precision in plan.precisions}
     highs = {p.steps.high + 1 for p in plan.precisions if p.steps.high is not None}
     return sorted({0, *lows, *highs})
+
+
+def _changing(start: Collection[Start]) -> str:
+    rank, quantity, tensor = min(start)
+    others = f" and {len(start) - 1} more" if len(start) > 1 else ""
+    return (
+        f"the script begins with other values in every run ({quantity} `{tensor}` of rank {rank}"
+        f"{others}): the planned run began with those of the plain one"
+    )
 
 
 def _described(planned: Done) -> str:

@@ -247,6 +247,107 @@ def gives_a_kernel_the_wrong_bias() -> None:
     Substitution.apply = apply
 
 
+# --- precision, recompute, guards ----------------------------------------------------------------
+
+
+def casts_a_kept_op() -> None:
+    """`keep_fp32` is not followed."""
+    from sgplan.planner.precision import Setting
+
+    Setting.keeps = lambda self, op, module: False
+
+
+def returns_a_low_format() -> None:
+    """What the graph returns, hence the loss, has the format of the casts."""
+    from sgplan.planner.capture import casts
+
+    right = casts._Walk._arguments
+
+    def arguments(self: Any, node: fx.Node, wanted: Any) -> Any:
+        return right(self, node, (lambda _: None) if node.op == "output" else wanted)
+
+    casts._Walk._arguments = arguments
+
+
+def _on_scaled(change: Callable[[fx.Graph], None]) -> None:
+    """Change every graph whose loss is scaled."""
+    from sgplan.planner.capture.scale import ScaleLoss
+
+    right = ScaleLoss.apply
+
+    def apply(self: ScaleLoss, graph: Any) -> Any:
+        done = right(self, graph)
+        change(done.gm.graph)
+        done.gm.recompile()
+        return done
+
+    ScaleLoss.apply = apply
+
+
+def scales_the_loss_twice() -> None:
+    from sgplan.planner.capture import scale
+
+    def change(graph: fx.Graph) -> None:
+        for node in graph.find_nodes(op="call_function", target=scale.multiplied):
+            with graph.inserting_after(node):
+                again = graph.call_function(scale.multiplied, (node, node.args[1]))
+            again.meta.update(node.meta)
+            node.replace_all_uses_with(
+                again, delete_user_cb=lambda user, own=again: user is not own
+            )
+
+    _on_scaled(change)
+
+
+def forgets_to_unscale() -> None:
+    from sgplan.planner.capture import scale
+
+    def change(graph: fx.Graph) -> None:
+        for node in graph.find_nodes(op="call_function", target=scale.divided):
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+
+    _on_scaled(change)
+
+
+def repeats_a_draw() -> None:
+    """The backward draws the mask of a dropout once more."""
+    from sgplan.planner.capture.recompute import Partition
+
+    right = Partition._cut
+
+    def cut(self: Any, joint: fx.GraphModule, inputs: Any, **given: Any) -> Any:
+        forward, backward = right(self, joint, inputs, **given)
+        graph = backward.graph
+        masks = [n for n in graph.find_nodes(op="placeholder") if n.meta["val"].dtype is torch.bool]
+        for mask in masks[:1]:
+            value = mask.meta["val"]
+            first = next(n for n in graph.nodes if n.op != "placeholder")
+            with graph.inserting_before(first):
+                drawn = graph.call_function(
+                    torch.ops.aten.rand.default,
+                    (list(value.shape),),
+                    {"dtype": torch.float32, "device": value.device},
+                )
+                kept = graph.call_function(torch.ops.aten.gt.Scalar, (drawn, 0.5))
+            drawn.meta["val"], kept.meta["val"] = value.float(), value.clone()
+            mask.replace_all_uses_with(kept)
+        backward.recompile()
+        return forward, backward
+
+    Partition._cut = cut
+
+
+def leaves_the_padding_in() -> None:
+    """As many rows are cut off as were added, at the other end."""
+    from sgplan.interpreter.padding import Padding
+
+    def cutting(self: Any, size: int, target: int) -> Callable[[Any], Any]:
+        return lambda result: result.narrow(0, target - size, size)
+
+    Padding.cutting = cutting
+
+
 # --- updates -------------------------------------------------------------------------------------
 
 
@@ -307,6 +408,12 @@ FAULTS = {
         swaps_ready,
         shifts_the_split_bias,
         gives_a_kernel_the_wrong_bias,
+        casts_a_kept_op,
+        returns_a_low_format,
+        scales_the_loss_twice,
+        forgets_to_unscale,
+        repeats_a_draw,
+        leaves_the_padding_in,
         forgets_weight_decay,
         uses_another_eps,
     )

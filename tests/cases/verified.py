@@ -1,6 +1,14 @@
 """A small model with everything that a wrong pass can break: dropouts, BatchNorm, a tied weight.
 
-torchrun --standalone --nproc-per-node 2 verified.py [compile] [plain] [unseeded] [irreproducible]
+torchrun --standalone --nproc-per-node 2 verified.py [WORD]...
+
+    compile         the script compiles its model
+    plain           no DDP
+    unseeded        torch's generator is left as it is
+    irreproducible  other data in every run
+    phases          a layer that 16 bits are too few for
+    ragged          batches of two sizes, and a model in which rows do not meet
+    scaler          a GradScaler around loss and step
 """
 
 from __future__ import annotations
@@ -31,9 +39,10 @@ class Layer(nn.Module):
 class Net(nn.Module):
     """Two layers between an embedding and an output that share one weight; counts its calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, phases: bool = False) -> None:
         super().__init__()
         self.tokens = nn.Embedding(32, WIDTH)
+        self.clock = nn.Linear(2, WIDTH) if phases else None
         self.left, self.right = nn.Dropout(0.2), nn.Dropout(0.4)
         self.layers = nn.ModuleList([Layer(0.1), Layer(0.3)])
         self.calls: Tensor
@@ -42,10 +51,24 @@ class Net(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         self.calls.add_(1)
         x = self.tokens(tokens)
+        if self.clock is not None:
+            x = x + torch.sin(self.clock(torch.stack([30.0 * tokens, 7.0 * tokens], dim=-1)))
         x = self.left(x) + self.right(x)
         for layer in self.layers:
             x = layer(x)
         return F.linear(x, self.tokens.weight)
+
+
+class Rows(nn.Module):
+    """A row of the result depends on the same row of the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.norm = nn.Embedding(32, WIDTH), nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, 32)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(F.gelu(self.norm(self.tokens(tokens))))
 
 
 def main() -> None:
@@ -61,19 +84,22 @@ def main() -> None:
     rank = dist.get_rank() if distributed else 0
     if "unseeded" not in words:
         torch.manual_seed(0)
-    net = Net()
+    net = Rows() if "ragged" in words else Net("phases" in words)
     model: nn.Module = net if not distributed or "plain" in words else DistributedDataParallel(net)
     if "compile" in words:
         model = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     seed = time.time_ns() if "irreproducible" in words else rank
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(5):
-        tokens = torch.randint(32, (24,), generator=generator)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1000.0, enabled="scaler" in words)
+    for step in range(5):
+        size = 17 if "ragged" in words and step % 2 else 24
+        tokens = torch.randint(32, (size,), generator=generator)
         loss = F.cross_entropy(model(tokens), tokens.roll(1))
         optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
     print(f"loss {loss.item():.6f}", flush=True)
     if distributed:
         dist.destroy_process_group()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,7 @@ def test_a_model_block_that_names_nothing_refuses_the_plan(tmp_path: Path) -> No
 def test_a_rank_waits_for_the_others_a_bounded_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(meeting, "MEETING", 0.2)
+    monkeypatch.setattr(meeting, "MEETING", timedelta(seconds=0.2))
     mode, _ = planning(tmp_path, world=2)
     mode._rank.peers.store = store = HashStore()
     mode._meeting.arrive()

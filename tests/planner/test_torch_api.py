@@ -577,6 +577,14 @@ def test_fused_objection() -> None:
     assert "fused" in torch_api.fused_objection(torch.ones(2, dtype=torch.complex64))
 
 
+def test_formats_behind() -> None:
+    weight = nn.Parameter(torch.ones(2, 2))
+    with torch.autocast("cpu", torch.bfloat16):
+        product = weight @ weight
+    found = torch_api.formats_behind([product.float().sum(), torch.ones(2)])
+    assert found == {torch.float32, torch.bfloat16}
+
+
 def test_found_inf() -> None:
     weight = nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([weight], lr=0.1)

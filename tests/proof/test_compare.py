@@ -106,10 +106,41 @@ def test_parameters_are_judged_by_how_far_they_moved(tmp_path: Path) -> None:
     assert found.first.relative == pytest.approx(0.01, rel=0.05)
 
 
-def test_what_verify_sets_itself_is_not_compared_at_the_first_step(tmp_path: Path) -> None:
-    assert compared(tmp_path / "0", call(state=1.0), call(state=2.0), LOOSE).ok
+def test_what_a_run_begins_with_is_compared(tmp_path: Path) -> None:
+    """A broadcast that is lost, or a draw at wrapping, is seen although the state is taken over."""
+    one, other = run(tmp_path / "a", call(state=1.0)), run(tmp_path / "b", call(state=2.0))
+    found = compare(one, other, LOOSE)
+    assert found.first is not None
+    assert found.start == [(0, "state", "0")]
+    # A second plain run began with other values as well: then it is not the plan.
+    assert compare(one, other, LOOSE, exempt=found.start).ok
     later = compared(tmp_path / "1", call(1, state=1.0), call(1, state=2.0), LOOSE)
     assert later.first is not None
+    assert not later.start
+
+
+def update(step: int, moved: list[str] | None = None) -> Moment:
+    values: dict[str, Tensors] = {"parameters": {"w": torch.ones(1)}}
+    return Moment("update", "AdamW", step, values, {} if moved is None else {"skipped": moved})
+
+
+def test_a_skipped_update_is_no_difference_and_no_step(tmp_path: Path) -> None:
+    overflown = backward(w=[math.inf])
+    overflown.facts["overflow"] = True
+    one = run(tmp_path / "a", backward(w=[1.0]), update(0), update(1))
+    found = compare(one, run(tmp_path / "b", overflown, update(0, []), update(1)), LOOSE)
+    assert (found.ok, found.steps, found.skipped) == (True, 1, 1)
+    only = compare(one, run(tmp_path / "c", overflown, update(0, []), update(1, [])), LOOSE)
+    assert not only.ok
+    moved = compare(one, run(tmp_path / "d", overflown, update(0, ["w"]), update(1)), LOOSE)
+    assert moved.first is not None
+    assert (moved.first.quantity, moved.first.place.tensor) == ("skipped update", "w")
+
+
+def test_what_could_not_be_recorded_is_noted_once(tmp_path: Path) -> None:
+    one, other = call(outputs=1.0), call(outputs=1.0)
+    one.notes = other.notes = ["output `x` is not compared"]
+    assert compared(tmp_path, one, other, LOOSE).notes == ["output `x` is not compared"]
 
 
 def test_a_run_that_takes_another_path_is_different(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 
 import sgplan
+from sgplan.failure import Failure
+from sgplan.grammar.diagnostics import Refused
 from tests.gloo.harness import Job, run_job
 
 pytestmark = pytest.mark.gloo
@@ -32,6 +35,12 @@ ALONE = "sgplan 1\ncapture { engine = inductor }\n"
 RULE = 'sgplan 1\nfuse "bias_gelu" { match = bias -> aten.gelu }\n'
 KERNEL = """sgplan 1
 fuse "bias_gelu" { match = bias -> aten.gelu  with = triton("sgplan:bias_gelu") }
+"""
+KEPT = 'sgplan 1\nprecision "main" { compute = bf16  keep_fp32 = ["clock", aten.sin] }\n'
+SCALED = 'sgplan 1\nprecision "main" { loss_scale = 1024 }\n'
+HALF = "sgplan 1\nrecompute { memory = 50% }\n"
+PADDED = """sgplan 1
+guard "batch" { on = input[0].shape[0]  allow = [24]  otherwise = pad(with = 0) }
 """
 
 
@@ -139,7 +148,7 @@ def test_a_script_that_fails_is_no_difference(tmp_path: Path) -> None:
     assert "the script as it is written failed" in found["why"]
 
 
-# fault, plan, ranks, the pass to be named, the quantity that differs first
+# fault, plan, ranks, the pass to be named, the quantity that differs first, words of the script
 FAULTS = (
     ("swaps_slots", HOOKS, 2, "insert_reductions", "gradients"),
     ("skips_a_bucket", HOOKS, 2, "insert_reductions", "gradients"),
@@ -153,21 +162,39 @@ FAULTS = (
     ("swaps_ready", GRAPH, 2, "insert_ready", "gradients"),
     ("shifts_the_split_bias", RULE, 0, "steer_fusion", "outputs"),
     ("gives_a_kernel_the_wrong_bias", KERNEL, 0, "substitute_kernels", "outputs"),
+    ("casts_a_kept_op", KEPT, 0, "cast_precision", "outputs", "phases"),
+    ("returns_a_low_format", KEPT, 0, "cast_precision", "outputs", "phases"),
+    ("scales_the_loss_twice", SCALED, 0, "cast_precision", "gradients"),
+    ("forgets_to_unscale", SCALED, 0, "cast_precision", "gradients"),
+    ("repeats_a_draw", HALF, 0, "recompute", "random state"),
+    ("leaves_the_padding_in", PADDED, 0, "guards", "outputs", "ragged"),
     ("uses_another_eps", EAGER, 0, "insert_updates", "optimizer settings"),
 )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("fault", "plan", "nproc", "name", "quantity"), FAULTS)
-def test_a_wrong_pass_is_found_and_named(
-    tmp_path: Path, fault: str, plan: str, nproc: int, name: str, quantity: str
-) -> None:
-    culprit, first = faulty(tmp_path, fault, plan, nproc)
+@pytest.mark.parametrize("case", FAULTS, ids=lambda case: case[0])
+def test_a_wrong_pass_is_found_and_named(tmp_path: Path, case: Any) -> None:
+    fault, plan, nproc, name, quantity, *words = case
+    culprit, first = faulty(tmp_path, fault, plan, nproc, *words)
     assert (culprit["name"], first["quantity"]) == (name, quantity)
     if name in ("steer_fusion", "substitute_kernels"):
         assert culprit["clause"] == "fuse.bias_gelu"
     if name == "substitute_kernels":
         assert (culprit["op"], culprit["module"]) != ("", "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [(KEPT, ("phases",)), (SCALED, ()), (HALF, ()), (PADDED, ("ragged",))],
+    ids=["precision", "loss scale", "recompute", "padding"],
+)
+def test_without_a_fault_these_plans_are_equal(
+    tmp_path: Path, plan: str, words: tuple[str, ...]
+) -> None:
+    job, _ = verified(tmp_path, plan, *words, nproc=0)
+    assert job.returncode == 0, job.output
 
 
 @pytest.mark.slow
@@ -182,6 +209,34 @@ def test_the_examples_are_equal_to_their_plain_runs(
     job, found = verified(tmp_path, plan, *args, script=PLANS / name / "train.py")
     assert (job.returncode, found["outcome"]) == (0, "equal"), job.output
     assert rows(found)["outputs"]["largest"] <= 1e-6
+
+
+def test_the_function_leaves_other_children_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("plan.sgplan").write_text(EAGER)
+    stays = subprocess.Popen(["sleep", "300"])
+    ended = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])
+    try:
+        sgplan.verify("plan.sgplan", [sys.executable, "-c", "print('no model')"])
+        assert ended.wait(timeout=60) == 7
+        assert stays.poll() is None
+    finally:
+        stays.kill()
+        stays.wait()
+
+
+def test_the_function_raises_what_the_command_would_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("plan.sgplan").write_text("sgplan 1\nupdate { optimizer = fast }\n")
+    with pytest.raises(Refused) as refused:
+        sgplan.verify("plan.sgplan", [sys.executable])
+    assert refused.value.diagnostics[0].code == "SG0205"
+    with pytest.raises(Failure, match="cannot be read"):
+        sgplan.verify("no.sgplan", [sys.executable])
 
 
 def test_the_function_for_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
