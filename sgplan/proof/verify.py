@@ -109,7 +109,8 @@ class _Verifier:
         steps = min(jobs.steps, *(stage.comparison.steps for stage in stages))
         skipped = max(stage.comparison.skipped for stage in stages)
         if skipped:
-            notes.append(f"{skipped} steps were skipped under the loss scale, as the plan has it")
+            many = "1 step was" if skipped == 1 else f"{skipped} steps were"
+            notes.append(f"{many} skipped under the loss scale, as the plan has it")
         elif steps < jobs.steps:
             notes.append(f"the script ended after {steps} steps")
         return Verification(

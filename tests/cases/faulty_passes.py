@@ -48,6 +48,32 @@ def swaps_slots() -> None:
     Reducer.deliver = deliver
 
 
+def _on_wrapping(change: Callable[[list[torch.Tensor]], None]) -> None:
+    from sgplan.interpreter.reducer import Reducer
+
+    right = Reducer.__init__
+
+    def init(self: Any, setup: Any) -> None:
+        right(self, setup)
+        change(setup.parameters)
+
+    Reducer.__init__ = init
+
+
+def loses_the_broadcast() -> None:
+    """Rank 1 does not begin with the parameters of rank 0."""
+
+    def change(parameters: list[torch.Tensor]) -> None:
+        if torch.distributed.get_rank():
+            parameters[0].data.add_(1.0)
+
+    _on_wrapping(change)
+
+
+def draws_at_wrapping() -> None:
+    _on_wrapping(lambda parameters: torch.rand(1) and None)
+
+
 class _Nothing:
     def wait(self, *timeout: Any) -> bool:
         return True
@@ -399,6 +425,8 @@ FAULTS = {
         swaps_slots,
         skips_a_bucket,
         delivers_stale_views,
+        loses_the_broadcast,
+        draws_at_wrapping,
         loses_the_wire,
         drops_a_gradient,
         reorders_dropouts,

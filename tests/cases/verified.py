@@ -5,6 +5,8 @@ torchrun --standalone --nproc-per-node 2 verified.py [WORD]...
     compile         the script compiles its model
     plain           no DDP
     unseeded        torch's generator is left as it is
+    restless        it starts from the time of day
+    autocast        the model computes in bf16 inside
     irreproducible  other data in every run
     phases          a layer that 16 bits are too few for
     ragged          batches of two sizes, and a model in which rows do not meet
@@ -83,9 +85,11 @@ def main() -> None:
         torch._dynamo.config.optimize_ddp = False
     rank = dist.get_rank() if distributed else 0
     if "unseeded" not in words:
-        torch.manual_seed(0)
+        torch.manual_seed(time.time_ns() if "restless" in words else 0)
     net = Rows() if "ragged" in words else Net("phases" in words)
     model: nn.Module = net if not distributed or "plain" in words else DistributedDataParallel(net)
+    if "autocast" in words:
+        net.forward = torch.autocast("cpu", torch.bfloat16)(net.forward)
     if "compile" in words:
         model = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

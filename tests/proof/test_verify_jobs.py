@@ -38,6 +38,9 @@ fuse "bias_gelu" { match = bias -> aten.gelu  with = triton("sgplan:bias_gelu") 
 """
 KEPT = 'sgplan 1\nprecision "main" { compute = bf16  keep_fp32 = ["clock", aten.sin] }\n'
 SCALED = 'sgplan 1\nprecision "main" { loss_scale = 1024 }\n'
+OVERFLOW = """sgplan 1
+precision "main" { compute = fp16  loss_scale = dynamic(init = 67108864, backoff = 0.0001) }
+"""
 HALF = "sgplan 1\nrecompute { memory = 50% }\n"
 PADDED = """sgplan 1
 guard "batch" { on = input[0].shape[0]  allow = [24]  otherwise = pad(with = 0) }
@@ -86,12 +89,14 @@ def test_an_eager_script_on_hooks_is_equal_in_every_bit(tmp_path: Path) -> None:
     assert rows(found)["gradients"]["allowed"] == 0
     assert "stock DDP, eager" in found["reference"]
     assert found["runs"] == 2
+    assert not list((tmp_path / "run").glob("*/moments-*"))
 
 
 def test_a_reduction_that_scales_twice_is_found(tmp_path: Path) -> None:
     culprit, first = faulty(tmp_path, "scales_twice", HOOKS, 2)
     assert (culprit["name"], culprit["clause"], culprit["line"]) == ("insert_reductions", "sync", 2)
     assert culprit["bucket"].startswith("b")
+    assert (tmp_path / "run" / "planned" / "moments-1").exists()  # to be looked at
     assert first["quantity"] == "gradients"
     assert first["relative"] == pytest.approx(0.5)
 
@@ -119,7 +124,7 @@ def test_a_compiled_script_is_verified_against_stock_compiled_ddp(tmp_path: Path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("args", [(), ("compile",)])
+@pytest.mark.parametrize("args", [(), ("compile",), ("autocast",), ("compile", "autocast")])
 def test_one_process_without_ddp(tmp_path: Path, args: tuple[str, ...]) -> None:
     job, found = verified(tmp_path, ALONE, *args, nproc=0)
     assert job.returncode == 0, job.output
@@ -131,6 +136,28 @@ def test_one_process_without_ddp(tmp_path: Path, args: tuple[str, ...]) -> None:
 def test_a_script_that_sets_no_seed_starts_from_the_same_bits(tmp_path: Path) -> None:
     job, _ = verified(tmp_path, HOOKS, "unseeded")
     assert job.returncode == 0, job.output
+
+
+@pytest.mark.slow
+def test_a_script_that_begins_anew_in_every_run_is_compared_from_one_start(tmp_path: Path) -> None:
+    job, found = verified(tmp_path, HOOKS, "restless")
+    assert job.returncode == 0, job.output
+    (note,) = found["notes"]
+    assert note.startswith("the script begins with other values in every run (random state before")
+
+
+def test_a_fused_step_under_a_scaler_is_equal(tmp_path: Path) -> None:
+    job, found = verified(tmp_path, EAGER, "scaler", nproc=0)
+    assert job.returncode == 0, job.output
+    assert found["steps"] == 3
+
+
+@pytest.mark.slow
+def test_a_step_that_overflows_under_the_loss_scale_is_skipped(tmp_path: Path) -> None:
+    job, found = verified(tmp_path, OVERFLOW, nproc=0)
+    assert job.returncode == 0, job.output
+    assert found["steps"] == 2
+    assert found["notes"] == ["1 step was skipped under the loss scale, as the plan has it"]
 
 
 @pytest.mark.slow
@@ -153,8 +180,11 @@ FAULTS = (
     ("swaps_slots", HOOKS, 2, "insert_reductions", "gradients"),
     ("skips_a_bucket", HOOKS, 2, "insert_reductions", "gradients"),
     ("delivers_stale_views", HOOKS, 2, "insert_reductions", "gradients"),
+    ("loses_the_broadcast", HOOKS, 2, "insert_reductions", "state"),
+    ("draws_at_wrapping", HOOKS, 2, "insert_reductions", "random state before"),
     ("loses_the_wire", WIRE, 2, "compress_wire", "gradients"),
     ("drops_a_gradient", ALONE, 0, "lower_roots", "gradient topology"),
+    ("drops_a_gradient", ALONE, 0, "lower_roots", "gradient topology", "compile"),
     ("reorders_dropouts", ALONE, 0, "lower_roots", "outputs"),
     ("draws_twice", ALONE, 0, "lower_roots", "outputs"),
     ("loses_a_mutation", ALONE, 0, "lower_roots", "buffers"),
@@ -173,7 +203,7 @@ FAULTS = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", FAULTS, ids=lambda case: case[0])
+@pytest.mark.parametrize("case", FAULTS, ids=lambda case: "-".join((case[0], *case[5:])))
 def test_a_wrong_pass_is_found_and_named(tmp_path: Path, case: Any) -> None:
     fault, plan, nproc, name, quantity, *words = case
     culprit, first = faulty(tmp_path, fault, plan, nproc, *words)
