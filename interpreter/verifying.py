@@ -197,6 +197,9 @@ class Verifying:
         if reference is not None and self._overflows(gradients.values()):
             moment.facts["overflow"] = True
         moment.values["gradients"] = self._kept(moment, "gradient of", gradients)
+        if reference is not None:  # what a script makes of them is another moment
+            inputs = {n: g for n, g in gradients.items() if n in self._leaves and g is not None}
+            recorded.overwrite(inputs, reference.values["gradients"])
         self._write(number, moment)
 
     def _gradient_leaves(self) -> dict[str, torch.Tensor]:

@@ -107,7 +107,7 @@ def compare(
 
 
 def computed_in(run: Path) -> frozenset[str]:
-    """The number formats of a run's parameters and of autocast."""
+    """The number formats that a run computed in."""
     found: set[str] = set()
     for rank in moments.ranks_in(run):
         folder = moments.folder_of(run, rank)

@@ -156,6 +156,19 @@ def test_gradients_of_inputs_are_part_of_the_topology(tmp_path: Path) -> None:
     assert torch.equal(found.values["gradients"]["input 0.0"], run.model.weight)  # pyright: ignore
 
 
+def test_gradients_of_inputs_are_taken_over(tmp_path: Path) -> None:
+    given: list[Any] = []
+    for name, factor in (("a", 1.0), ("b", 2.0)):
+        torch.manual_seed(0)
+        run = started(tmp_path / name, nn.Linear(2, 1), against=tmp_path / "a" if given else None)
+        x = torch.ones(1, 2, requires_grad=True)
+        run.backward((factor * run.call(x)).sum())
+        given.append((run.of("backward").values["gradients"]["input 0.0"], x.grad))
+    (_, plain), (seen, planned) = given
+    assert torch.equal(seen, 2 * plain)
+    assert torch.equal(planned, plain)
+
+
 def test_each_backward_has_the_topology_of_its_own_loss(tmp_path: Path) -> None:
     class Two(nn.Module):
         def __init__(self) -> None:
