@@ -71,7 +71,10 @@ def loses_the_broadcast() -> None:
 
 
 def draws_at_wrapping() -> None:
-    _on_wrapping(lambda parameters: torch.rand(1) and None)
+    def change(parameters: list[torch.Tensor]) -> None:
+        torch.rand(1)
+
+    _on_wrapping(change)
 
 
 class _Nothing:

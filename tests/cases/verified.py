@@ -38,13 +38,24 @@ class Layer(nn.Module):
         return x + self.drop(self.outer(F.gelu(self.inner(self.norm(x)))))
 
 
+class Clock(nn.Module):
+    """Angles of many turns: what rounds them loses all of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.speeds = nn.Linear(2, WIDTH)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return torch.sin(self.speeds(torch.stack([30.0 * tokens, 7.0 * tokens], dim=-1)))
+
+
 class Net(nn.Module):
     """Two layers between an embedding and an output that share one weight; counts its calls."""
 
     def __init__(self, phases: bool = False) -> None:
         super().__init__()
         self.tokens = nn.Embedding(32, WIDTH)
-        self.clock = nn.Linear(2, WIDTH) if phases else None
+        self.clock = Clock() if phases else None
         self.left, self.right = nn.Dropout(0.2), nn.Dropout(0.4)
         self.layers = nn.ModuleList([Layer(0.1), Layer(0.3)])
         self.calls: Tensor
@@ -54,7 +65,7 @@ class Net(nn.Module):
         self.calls.add_(1)
         x = self.tokens(tokens)
         if self.clock is not None:
-            x = x + torch.sin(self.clock(torch.stack([30.0 * tokens, 7.0 * tokens], dim=-1)))
+            x = x + self.clock(tokens)
         x = self.left(x) + self.right(x)
         for layer in self.layers:
             x = layer(x)

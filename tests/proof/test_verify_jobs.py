@@ -36,7 +36,7 @@ RULE = 'sgplan 1\nfuse "bias_gelu" { match = bias -> aten.gelu }\n'
 KERNEL = """sgplan 1
 fuse "bias_gelu" { match = bias -> aten.gelu  with = triton("sgplan:bias_gelu") }
 """
-KEPT = 'sgplan 1\nprecision "main" { compute = bf16  keep_fp32 = ["clock", aten.sin] }\n'
+KEPT = 'sgplan 1\nprecision "main" { compute = bf16  keep_fp32 = ["clock"] }\n'
 SCALED = 'sgplan 1\nprecision "main" { loss_scale = 1024 }\n'
 OVERFLOW = """sgplan 1
 precision "main" { compute = fp16  loss_scale = dynamic(init = 67108864, backoff = 0.0001) }
