@@ -65,6 +65,7 @@ __all__ = [
     "graph_fake_mode",
     "group_timeout",
     "has_fake",
+    "has_gradient_hook",
     "inductor_cache_dir",
     "inductor_config",
     "inductor_wrapper",
@@ -236,7 +237,7 @@ def wrap_aliased(module: torch.nn.Module, frame: str) -> Callable[..., Any]:
     code = inner.__code__.replace(
         co_filename=external_utils.__file__, co_name=frame, co_qualname=frame
     )
-    return FunctionType(code, vars(external_utils), frame, None, inner.__closure__)
+    return FunctionType(code, external_utils.__dict__, frame, None, inner.__closure__)
 
 
 def _on_aliases(fn: Any, alias: Any, tree_map_only: Any) -> Callable[..., Any]:
@@ -251,6 +252,15 @@ def is_input_alias(node: fx.Node) -> bool:
     """Whether a node of a Dynamo graph is an argument of a `wrap_aliased` call."""
     made = node.target is torch.ops.aten.alias.default
     return made and all(source.op == "placeholder" for source in node.all_input_nodes)
+
+
+def has_gradient_hook(gm: fx.GraphModule) -> bool:
+    """Whether a Dynamo graph calls `Tensor.register_hook`."""
+    return any(
+        isinstance(node.target, torch._ops.HigherOrderOperator)
+        and node.target.name() == "register_hook"
+        for node in gm.graph.nodes
+    )
 
 
 def opaque_backward(target: Any) -> str:

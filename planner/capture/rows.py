@@ -25,6 +25,7 @@ import torch
 import torch.fx as fx
 
 from sgplan.planner import torch_api
+from sgplan.planner.capture.provenance import module_of
 from sgplan.planner.capture.schema import arguments
 
 _INF = math.inf
@@ -103,6 +104,9 @@ def prove(gm: fx.GraphModule, inputs: Mapping[int, Rows]) -> Outcome:
     Raises:
         NotProved: naming the op.
     """
+    for module in gm.modules():
+        if isinstance(module, fx.GraphModule) and torch_api.has_gradient_hook(module):
+            raise NotProved("a hook reads or changes a gradient inside the model")
     traced, values = torch_api.trace_calls(gm)
     placeholders = [node for node in traced.graph.nodes if node.op == "placeholder"]
     proof = _Proof({placeholders[number]: rows for number, rows in inputs.items()})
@@ -111,7 +115,7 @@ def prove(gm: fx.GraphModule, inputs: Mapping[int, Rows]) -> Outcome:
             proof.visit(node)
     if decided := torch_api.decisions_by(proof.symbols):
         raise NotProved(f"the model decides by the number of rows: `{decided[0]}`")
-    _only_read_forward(gm, lambda node: proof.has_rows(values.get(node.name)))
+    _read_backward(gm, lambda node: proof.has_rows(values.get(node.name)))
     return Outcome(tuple(_leaving(gm, proof, values)))
 
 
@@ -135,8 +139,8 @@ def _leaving(
         yield _shape(value), proof.rows.get(value)
 
 
-def _only_read_forward(gm: fx.GraphModule, has_rows: Callable[[fx.Node], bool]) -> None:
-    """What has a backward of its own is not seen by a trace of the forward."""
+def _read_backward(gm: fx.GraphModule, has_rows: Callable[[fx.Node], bool]) -> None:
+    """What has a backward of its own, which a trace of the forward does not show, takes no rows."""
     for path, module in gm.named_modules():
         for node in module.graph.nodes if isinstance(module, fx.GraphModule) else ():
             opaque = node.op == "call_function" and torch_api.opaque_backward(node.target)
@@ -268,9 +272,8 @@ def _name(node: fx.Node) -> str:
 
 
 def _module(node: fx.Node) -> str:
-    stack = node.meta.get("nn_module_stack") or {}
-    paths = [str(entry[0]) for entry in stack.values()]
-    return f" in `{paths[-1]}`" if paths and paths[-1] else ""
+    path = module_of(node)
+    return f" in `{path}`" if path else ""
 
 
 def _shape(node: fx.Node) -> tuple[int, ...]:
@@ -614,7 +617,8 @@ def _loss(proof: _Proof, node: fx.Node) -> Rows | None:
     if given["reduction"] == 0:
         raise NotProved("keeps a loss for each row")
     together = scores and labels and scores.dim == 0 and scores.place == labels.place
-    if not together or labels.added.point != given["ignore_index"]:
+    ignored = labels and labels.added.point == given["ignore_index"]
+    if not (together and ignored):
         raise NotProved("reduces over the rows; `ignore = N` names a class that losses leave out")
     return None
 
@@ -637,7 +641,8 @@ _POINTWISE = [
     "hardtanh", "isnan", "leaky_relu", "logical_and", "logical_not", "logical_or", "masked_fill",
     "maximum", "minimum", "mish", "mul", "neg", "pow", "reciprocal", "relu", "remainder", "round",
     "rsub", "sigmoid", "sign", "silu", "sin", "softplus", "square", "sub", "tanh", "threshold",
-    "where", "_to_copy", "zeros_like", "ones_like", "full_like", *_SAME, *_COMPARISONS, *_LOWEST,
+    "where", "_to_copy", "zeros_like", "ones_like", "full_like", "empty_like",
+    *_SAME, *_COMPARISONS, *_LOWEST,
 ]  # fmt: skip
 _VIEWS = ["view", "_unsafe_view", "squeeze", "unsqueeze"]
 _PICKS = {"aten.select", "aten.split", "aten.split_with_sizes"}
