@@ -290,25 +290,34 @@ class Compiling:
                 settings["dynamic"] = settings.get("dynamic") or None
             return functools.partial(self._call_whole, self._compile(call, **settings))
 
-        def trace(
-            varying: Mapping[str, Sequence[bool] | None],
-            look: Callable[[Any], None],
-            args: Any,
-            kwargs: Any,
-        ) -> None:
-            call = torch_api.wrap_inline(module, f"{type(module).__qualname__}_proof")
-            torch_api.varies(call, varying)
+        def tracer(look: Callable[[Any], Any]) -> Callable[..., Any]:
+            frame = f"{type(module).__qualname__}_proof"
 
-            def stop(gm: Any, inputs: Sequence[Any]) -> Any:
-                look(gm)
-                raise _Traced
+            def backend(gm: Any, inputs: Sequence[Any]) -> Any:
+                found = look(gm)
 
-            try:
-                self._compile(call, backend=stop, fullgraph=True)(*args, **kwargs)
-            except _Traced:
-                return
+                def stop(*_: Any) -> Any:
+                    raise _Traced(found)
 
-        return Guarded(self._rank.guards, module, variant, trace, plain)
+                return stop
+
+            call = self._compile(
+                torch_api.wrap_aliased(module, frame),
+                backend=backend,
+                fullgraph=True,
+                dynamic=False,
+            )
+
+            def traced(*args: Any, **kwargs: Any) -> Any:
+                try:
+                    with torch_api.without_recompile_limit():
+                        call(*args, **kwargs)
+                except _Traced as stopped:
+                    return stopped.args[0]
+
+            return traced
+
+        return Guarded(self._rank.guards, module, variant, tracer, plain)
 
     def _call_whole(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return self._whole(call, args, kwargs)

@@ -102,7 +102,7 @@ class GraphBackend:
             seconds += outcome.seconds
         # Dynamo compiled once, whatever the number of stages.
         self._rank.guards.compiled(root, seconds, self._region(root)[1])
-        return self._by_stage(stages, variants)
+        return self._rank.guards.cutting.watched(self._by_stage(stages, variants))
 
     def _by_stage(
         self, stages: Stages, variants: dict[Settings, Callable[..., Any]]
@@ -212,7 +212,7 @@ class GraphBackend:
             record, _ = self._recording(root, gm, inputs)
             outcome = self._run(GraphRecorder(record), root, gm, inputs, {}, None)
             self._rank.guards.compiled(root, outcome.seconds, self._region(root)[1])
-            return outcome.call
+            return self._rank.guards.cutting.watched(outcome.call)
 
         return record_only
 

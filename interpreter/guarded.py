@@ -16,10 +16,12 @@ from torch import nn
 
 from sgplan.grammar.diagnostics import Diagnostic, Label
 from sgplan.grammar.plan import Guard, Interval, Pad, RealInterval
+from sgplan.interpreter.cutting import Cut
 from sgplan.interpreter.guard_values import NotThere, Read, reader, sources
 from sgplan.interpreter.guards import Guards, Miss
-from sgplan.interpreter.padding import Padding, Trace
+from sgplan.interpreter.padding import LEAST, Padding, Tracer
 from sgplan.planner import guard_lines
+from sgplan.planner.capture.rows import NotProved
 from sgplan.planner.guard_lines import spelled
 
 Call = Callable[..., Any]
@@ -106,20 +108,25 @@ class Guarded:
         guards: of the rank.
         module: captured.
         compile: makes a variant.
-        trace: traces a call for a proof.
+        tracer: makes what traces a call for a proof.
         plain: the call without guards, where none holds for the module.
     """
 
     _made = 0
 
     def __init__(
-        self, guards: Guards, module: nn.Module, compile: CompileVariant, trace: Trace, plain: Call
+        self,
+        guards: Guards,
+        module: nn.Module,
+        compile: CompileVariant,
+        tracer: Tracer,
+        plain: Call,
     ) -> None:
         self._guards = guards
         self._steps = guards.steps
         self._module = module
         self._compile = compile
-        self._trace = trace
+        self._tracer = tracer
         self._plain = plain
         self._watches: list[Watch] | None = None
         self._ready: dict[Any, Call] = {}
@@ -219,7 +226,7 @@ class Guarded:
         checks: list[Callable[[Any, Any], None]] = []
         for watch, value in zip(self._watches, values, strict=True):
             if isinstance(watch.guard.otherwise, Pad):
-                self._padding(watch).prove(value, args, kwargs)
+                self._padding(watch).check(value, args, kwargs)
             if watch.varies(value):
                 on = watch.guard.on
                 varying |= sources(on, self._module, args, kwargs, value)
@@ -283,7 +290,7 @@ class Guarded:
     def _padding(self, watch: Watch) -> Padding:
         address = watch.guard.address
         if address not in self._paddings:
-            self._paddings[address] = Padding(self._guards, watch.guard, self._module, self._trace)
+            self._paddings[address] = Padding(self._guards, watch.guard, self._module, self._tracer)
         return self._paddings[address]
 
     def _pad(
@@ -292,22 +299,34 @@ class Guarded:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Enlarge the inputs, call again with allowed sizes, cut the outputs back."""
-        cuts: list[Callable[[Any], Any]] = []
-        for watch, miss, value in missed:
+        """Enlarge the inputs and call again with allowed sizes; what leaves the graph is cut."""
+        if any(type(value) is int and value < LEAST for _, _, value in missed):
+            self._guards.report([miss for _, miss, _ in missed], "ran eagerly")
+            return self._module._call_impl(*args, **kwargs)
+        cuts: list[Cut] = []
+        # The proof for the first holds for the sizes of the others as the script has them, so the
+        # batch, which varies least, comes last.
+        for watch, miss, value in sorted(missed, key=_behind_batch, reverse=True):
             padding = self._padding(watch)
             target = padding.target(value, watch.allowed)
             if target is None:
                 self._stop(watch, miss)
                 raise AssertionError("a rank that is stopped does not go on")
             self._guards.report([miss], f"padded to {target}")
-            args, kwargs = padding.enlarged(value, target, args, kwargs)
-            padding.prove(target, args, kwargs)
-            cuts.append(padding.cutting(value, target))
-        result = self(*args, **kwargs)
-        for cut in reversed(cuts):
-            result = cut(result)
-        return result
+            (args, kwargs), cut = padding.enlarge(value, target, args, kwargs)
+            cuts.append(cut)
+        try:
+            with self._guards.cutting.by(cuts):
+                return self(*args, **kwargs)
+        except NotProved as error:
+            self._padding(missed[0][0]).refuse(str(error))
+            raise
+
+
+def _behind_batch(missed: tuple[Watch, Miss, Any]) -> tuple[bool, int]:
+    """Where the watched dim stands; those counted from the end come behind the others."""
+    dim = missed[0].guard.on.dim or 0
+    return dim < 0, dim
 
 
 def _refusal(

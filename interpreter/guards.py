@@ -18,8 +18,9 @@ import torch
 from torch import nn
 
 from sgplan.grammar.diagnostics import Diagnostic, Label
-from sgplan.grammar.plan import Guard
+from sgplan.grammar.plan import Guard, Pad
 from sgplan.interpreter import events
+from sgplan.interpreter.cutting import Cutting
 from sgplan.interpreter.guard_values import NotThere, reader
 from sgplan.interpreter.recompile_reasons import Cause, causes
 from sgplan.interpreter.roots import Root, names_class
@@ -68,6 +69,7 @@ class Guards:
     Attributes:
         steps: the watch that own time is added up in.
         recompiles: compiles beyond what the plan allows, all guards together.
+        cutting: takes padded rows off what leaves a graph.
         call_code: of the function whose locals `args` and `kwargs` are those of a captured call.
     """
 
@@ -77,6 +79,7 @@ class Guards:
         self._asked: set[str] = set()
         self._open: _Open | None = None
         self.recompiles = 0
+        self.cutting = Cutting(any(isinstance(g.otherwise, Pad) for g in rank.plan.guards))
         self.call_code: CodeType | None = None
 
     # --- which hold ------------------------------------------------------------------------------

@@ -1,35 +1,36 @@
-"""Inputs enlarged to a size that a guard allows, and outputs cut back before the script sees them.
+"""Inputs enlarged to a size that a guard allows, where that is proved to change nothing.
 
-That this changes nothing is proved on the graph of every allowed size when it is compiled
-(`planner/capture/rows.py`), with the number of rows as a symbol; what enlarging and cutting need is
-kept from that proof.
+The proof (`planner/capture/rows.py`) is about the graph of this very call: the call is traced, with
+the number of rows as a symbol, and Dynamo's guards decide whether the trace of an earlier call
+holds for it. How outputs are cut back is in `cutting.py`.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from sgplan.grammar.diagnostics import Diagnostic, Label
 from sgplan.grammar.plan import Guard, Interval, Pad
+from sgplan.interpreter.cutting import Cut
 from sgplan.interpreter.guard_values import tensors
 from sgplan.interpreter.guards import Guards
 from sgplan.planner import torch_api
-from sgplan.planner.capture.rows import Inputs, NotProved, Outcome, Rows, prove
+from sgplan.planner.capture.rows import NotProved, Outcome, Range, Rows, prove
 
-# (what varies, what looks at the graph, args, kwargs): traces a call and runs nothing
-Trace = Callable[[Mapping[str, Sequence[bool]], Callable[[Any], None], Any, Any], None]
-
-_SOURCE = re.compile(r"L\['(args|kwargs)'\]")
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+# What looks at the graph of a call -> a call that is traced and never runs, which returns what was
+# found when its graph was traced.
+Tracer = Callable[[Callable[[Any], Any]], Callable[..., Any]]
+# Torch compiles the sizes 0 and 1 for themselves: no graph holds for them and for others.
+LEAST = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +44,16 @@ class _Fill:
 class Padding:
     """What a guard with `otherwise = pad(…)` does for one module."""
 
-    def __init__(self, guards: Guards, guard: Guard, module: nn.Module, trace: Trace) -> None:
+    def __init__(self, guards: Guards, guard: Guard, module: nn.Module, tracer: Tracer) -> None:
         assert isinstance(guard.otherwise, Pad)
         self._guards = guards
         self._guard = guard
         self._pad: Pad = guard.otherwise
-        self._names = list(inspect.signature(module.forward).parameters)
-        self._fills: dict[str, _Fill] = {}
-        self._outcomes: dict[tuple[int, bool], Outcome] = {}
-        self._module = module
-        self._trace = trace
+        self._parameters = inspect.signature(module.forward).parameters
+        self._tracer = tracer
+        self._traces: dict[tuple[tuple[str, _Fill], ...], Callable[..., Any]] = {}
+        # Arguments that had another size in a call of an allowed size, and hence do not go with it.
+        self._apart: set[str] = set()
 
     def target(self, size: Any, allowed: list[Any]) -> int | None:
         """The smallest allowed size that holds `size`; None when it is larger than all."""
@@ -63,85 +64,105 @@ class Padding:
             return allow.low if allow.low is not None and size < allow.low else None
         return min((known for known in allowed if known >= size), default=None)
 
-    # --- the proof -------------------------------------------------------------------------------
-
-    def prove(self, size: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Prove padding to `size`, once for each mode of the model; a failure ends the rank."""
-        key = (size, self._module.training)
-        if key in self._outcomes or type(size) is not int:
+    def check(self, size: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Prove a call of an allowed size before the first that is padded; ends the rank if not."""
+        if type(size) is not int or size < LEAST:
             return
-        fills = self._found_fills(size, args, kwargs)
-        varying = {
-            source: [dim == fills[source].dim for dim in range(tensor.dim())]
-            for source, tensor in tensors(args, kwargs)
-            if source in fills
-        }
+        fills = self._fills(size, args, kwargs)
+        self._apart.update(source for source, _ in tensors(args, kwargs) if source not in fills)
+        self._outcome(fills, args, kwargs)
 
-        def proved(gm: Any) -> None:
-            try:
-                self._outcomes[key] = self._proved(gm, fills)
-            except NotProved as error:
-                self._refuse(str(error))
+    def enlarge(
+        self, size: int, target: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Arguments, Cut]:
+        """The arguments with rows added, and what takes them off; ends the rank without a proof."""
+        fills = self._fills(size, args, kwargs)
+        args, kwargs = _mapped(
+            fills, lambda tensor, fill: _enlarged(tensor, fill, target - size), args, kwargs
+        )
+        return (args, kwargs), Cut(self._outcome(fills, args, kwargs), size, target)
 
-        try:
-            self._trace(varying, proved, args, kwargs)
-        except torch_api.graph_break_error() as error:
-            self._refuse(f"the graph breaks: {str(error).strip().splitlines()[0]}")
-        self._fills = fills
+    # --- what goes with the watched size ---------------------------------------------------------
 
-    def _found_fills(
-        self, size: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> dict[str, _Fill]:
-        """Which dims of which arguments go with the watched one: those of its size."""
+    def _fills(self, size: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, _Fill]:
+        """Which dims of which arguments have the watched size.
+
+        An argument that has it by chance is enlarged as well; the proof holds or does not.
+        """
         watched = self._guard.on
         assert watched.dim is not None
+        for name in filter(None, (self._pad.mask, self._pad.weight)):
+            self._find(name, kwargs)
         found: dict[str, _Fill] = {}
         for source, tensor in tensors(args, kwargs):
             equal = [dim for dim, n in enumerate(tensor.shape) if n == size]
             if self._is(source, watched.input):
-                found[source] = _Fill(watched.dim % tensor.dim(), self._value(source, tensor))
-            elif equal:
+                dim = watched.dim % tensor.dim()
+            elif equal and source not in self._apart:
                 dim = watched.dim if watched.dim in equal else equal[0]
-                found[source] = _Fill(dim, self._value(source, tensor))
+            else:
+                continue
+            found[source] = _Fill(dim, self._value(source, tensor))
         return found
+
+    def _find(self, name: str, kwargs: dict[str, Any]) -> None:
+        """A `mask` or `weight` that is no argument is an error."""
+        if name not in self._parameters and name not in kwargs:
+            known = ", ".join(f"`{each}`" for each in self._parameters)
+            self._guards.not_there(
+                self._guard, f"`pad` names `{name}`, no argument of `forward`; it has {known}"
+            )
 
     def _is(self, source: str, key: int | str | None) -> bool:
         """Whether a source is the argument of that place or name."""
         if key is None:
             return False
-        places = [key] if isinstance(key, int) else []
-        places += [self._names.index(key)] if key in self._names else []
-        names = [key] if isinstance(key, str) else self._names[key : key + 1]
-        return source in {
-            *(f"L['args'][{place}]" for place in places),
-            *(f"L['kwargs'][{name!r}]" for name in names),
-        }
+        named = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.KEYWORD_ONLY)
+        places = [n for n, p in self._parameters.items() if p.kind not in named]
+        name = key if isinstance(key, str) else (places[key] if key < len(places) else None)
+        place = places.index(name) if name in places else key
+        return source in (f"L['args'][{place}]", f"L['kwargs'][{name!r}]")
 
     def _value(self, source: str, tensor: torch.Tensor) -> float:
-        if self._is(source, self._pad.mask) or self._is(source, self._pad.weight):
-            return 0.0
+        """What fills an argument, as its type holds it."""
         whole = not tensor.is_floating_point() and tensor.dtype is not torch.bool
-        if self._pad.ignore is not None and whole and not self._is(source, self._guard.on.input):
-            return float(self._pad.ignore)
-        return self._pad.with_
+        watched = self._is(source, self._guard.on.input)
+        wanted: float = self._pad.with_
+        if self._is(source, self._pad.mask) or self._is(source, self._pad.weight):
+            wanted = 0.0
+        elif self._pad.ignore is not None and whole and not watched:
+            wanted = self._pad.ignore
+        try:
+            value = float(torch.tensor(wanted, dtype=tensor.dtype).item())
+        except (RuntimeError, OverflowError, TypeError, ValueError):
+            value = math.nan
+        if not math.isfinite(value):
+            self.refuse(f"`{tensor.dtype}` does not hold {wanted:g}")
+        return value
 
-    def _proved(self, gm: Any, fills: dict[str, _Fill]) -> Outcome:
-        rows: dict[int, Rows] = {}
-        user: set[int] = set()
-        labels: set[int] = set()
-        placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
-        for number, node in enumerate(placeholders):
-            source = torch_api.input_source(node)
-            if _SOURCE.match(source):
-                user.add(number)
-            fill = fills.get(source)
-            if fill is not None:
-                rows[number] = Rows(fill.dim, zero=fill.value == 0)
-                if fill.value == self._pad.ignore:
-                    labels.add(number)
-        return prove(gm, Inputs(rows, frozenset(user), frozenset(labels), self._pad.ignore))
+    # --- the proof -------------------------------------------------------------------------------
 
-    def _refuse(self, why: str) -> None:
+    def _outcome(
+        self, fills: dict[str, _Fill], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Outcome:
+        """The proof for the graph of this call; ends the rank where there is none."""
+        key = tuple(sorted(fills.items(), key=lambda item: item[0]))
+        if key not in self._traces:
+            self._traces[key] = self._tracer(lambda gm: _proved(gm, fills))
+        args, kwargs = _mapped(
+            fills, lambda tensor, fill: torch_api.open_size(tensor, fill.dim), args, kwargs
+        )
+        try:
+            found = self._traces[key](*args, **kwargs)
+        except torch_api.dynamo_error() as error:
+            found = NotProved(f"there is no whole graph: {str(error).strip().splitlines()[0]}")
+        if isinstance(found, Outcome):
+            return found
+        self.refuse(str(found or "the call has no graph"))
+        raise AssertionError("a rank that is stopped does not go on")
+
+    def refuse(self, why: str) -> None:
+        """End the rank: this padding is not proved."""
         span = self._guard.origin("otherwise")
         self._guards.refuse(
             Diagnostic(
@@ -154,65 +175,51 @@ class Padding:
             )
         )
 
-    # --- a call ----------------------------------------------------------------------------------
 
-    def enlarged(
-        self, size: int, target: int, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with rows added."""
-        fills = self._fills or self._found_fills(size, args, kwargs)
-        found = {
-            source: self._one(tensor, fills[source], size, target)
-            for source, tensor in tensors(args, kwargs)
-            if source in fills
-        }
-        return (
-            tuple(_replaced(f"L['args'][{i}]", value, found) for i, value in enumerate(args)),
-            {k: _replaced(f"L['kwargs'][{k!r}]", value, found) for k, value in kwargs.items()},
-        )
-
-    def _one(self, tensor: torch.Tensor, fill: _Fill, size: int, target: int) -> torch.Tensor:
-        if tensor.shape[fill.dim] != size:
-            self._refuse(f"an argument that goes with it has {tensor.shape[fill.dim]} rows")
-        before = [0] * (2 * (tensor.dim() - fill.dim) - 1)
-        value = bool(fill.value) if tensor.dtype is torch.bool else fill.value
-        return F.pad(tensor, [*before, target - size], value=value)
-
-    def cutting(self, size: int, target: int) -> Callable[[Any], Any]:
-        """What takes the added rows off the outputs of the call with `target` rows."""
-
-        def cut(result: Any) -> Any:
-            outcome = self._outcomes[target, self._module.training]
-            return pytree.tree_map_only(
-                torch.Tensor, lambda tensor: _cut(tensor, outcome, size, target), result
-            )
-
-        return cut
+def _proved(gm: Any, fills: dict[str, _Fill]) -> Outcome | NotProved:
+    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    sources = [torch_api.input_source(node) for node in placeholders]
+    rows = {
+        number: Rows(fills[source].dim, added=Range(fills[source].value, fills[source].value))
+        for number, source in enumerate(sources)
+        if source in fills and isinstance(placeholders[number].meta["example_value"], torch.Tensor)
+    }
+    try:
+        return prove(gm, rows)
+    except NotProved as error:
+        return error
 
 
-def _replaced(source: str, value: Any, found: dict[str, torch.Tensor]) -> Any:
-    """An argument with its tensors replaced, one level into lists and dicts."""
-    if source in found:
-        return found[source]
-    if isinstance(value, dict):
-        return {k: found.get(f"{source}[{k!r}]", v) for k, v in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(found.get(f"{source}[{k}]", v) for k, v in enumerate(value))
-    return value
+def _enlarged(tensor: torch.Tensor, fill: _Fill, by: int) -> torch.Tensor:
+    before = [0] * (2 * (tensor.dim() - fill.dim) - 1)
+    value = bool(fill.value) if tensor.dtype is torch.bool else fill.value
+    return F.pad(tensor, [*before, by], value=value)
 
 
-def _cut(tensor: torch.Tensor, outcome: Outcome, size: int, target: int) -> torch.Tensor:
-    shape = tuple(tensor.shape)
-    found = {rows and Rows(rows.dim, rows.outer, rows.inner)
-             for known, rows in outcome.outputs if known == shape}  # fmt: skip
-    rows = found.pop() if len(found) == 1 else None
-    if rows is None:
-        if found:
-            raise RuntimeError(f"sgplan: two outputs of shape {shape} differ in what was padded")
-        return tensor
-    if rows.outer == 1:
-        return tensor.narrow(rows.dim, 0, size * rows.inner)
-    parts = tensor.unflatten(rows.dim, (rows.outer, target, rows.inner))
-    kept = parts.narrow(rows.dim + 1, 0, size)
-    return kept.reshape(*shape[: rows.dim], math.prod((rows.outer, size, rows.inner)),
-                        *shape[rows.dim + 1 :])  # fmt: skip
+def _mapped(
+    fills: dict[str, _Fill],
+    change: Callable[[torch.Tensor, _Fill], torch.Tensor],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Arguments:
+    """Arguments with those tensors changed that are filled, one level into lists and dicts."""
+    # A tensor that is passed twice stays one.
+    made: dict[tuple[int, _Fill], torch.Tensor] = {}
+
+    def one(source: str, value: Any) -> Any:
+        fill = fills.get(source)
+        if fill is not None:
+            key = (id(value), fill)
+            if key not in made:
+                made[key] = change(value, fill)
+            return made[key]
+        if type(value) is dict:
+            return {k: one(f"{source}[{k!r}]", v) for k, v in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(one(f"{source}[{k}]", v) for k, v in enumerate(value))
+        return value
+
+    return (
+        tuple(one(f"L['args'][{i}]", value) for i, value in enumerate(args)),
+        {k: one(f"L['kwargs'][{k!r}]", value) for k, value in kwargs.items()},
+    )

@@ -48,6 +48,7 @@ __all__ = [
     "descriptors",
     "draw_as_eager",
     "dynamo_counters",
+    "dynamo_error",
     "fake_mode",
     "fake_mode_of",
     "find_tensors",
@@ -65,18 +66,23 @@ __all__ = [
     "graph_fake_mode",
     "group_timeout",
     "has_fake",
+    "has_gradient_hook",
     "inductor_cache_dir",
     "inductor_config",
     "inductor_wrapper",
     "input_source",
     "is_fake",
     "is_fixed",
+    "is_input_alias",
     "is_saved",
     "mark_recompute",
     "mark_saved",
     "min_cut",
+    "multiple_of",
     "mutated_inputs",
     "op_names",
+    "opaque_backward",
+    "open_size",
     "ops_without_fake",
     "optimize_ddp_mode",
     "own_connection",
@@ -97,6 +103,8 @@ __all__ = [
     "tell_equal_sizes_apart",
     "trace_calls",
     "varies",
+    "without_recompile_limit",
+    "wrap_aliased",
     "wrap_inline",
 ]
 
@@ -215,6 +223,92 @@ def wrap_inline(module: torch.nn.Module, frame: str = "") -> Callable[..., Any]:
     return functools.update_wrapper(own, module._call_impl)
 
 
+def wrap_aliased(module: torch.nn.Module, frame: str) -> Callable[..., Any]:
+    """A module's call as `wrap_inline` makes it, on aliases of its tensor arguments.
+
+    An argument that the call returns or stores as it is comes out of the graph as such an alias
+    (`is_input_alias`); Dynamo has no node for it otherwise.
+    """
+    from torch._dynamo import external_utils
+    from torch.utils import _pytree as pytree
+
+    inner = _on_aliases(module._call_impl, torch.ops.aten.alias.default, pytree.tree_map_only)
+    assert isinstance(inner, FunctionType)
+    # Dynamo skips frames by their file, ours among them.
+    code = inner.__code__.replace(
+        co_filename=external_utils.__file__, co_name=frame, co_qualname=frame
+    )
+    return FunctionType(code, external_utils.__dict__, frame, None, inner.__closure__)
+
+
+def _on_aliases(fn: Any, alias: Any, tree_map_only: Any) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = tree_map_only(torch.Tensor, alias, (args, kwargs))
+        return fn(*args, **kwargs)
+
+    return call
+
+
+def is_input_alias(node: fx.Node) -> bool:
+    """Whether a node of a Dynamo graph is an argument of a `wrap_aliased` call."""
+    made = node.target is torch.ops.aten.alias.default
+    return made and all(source.op == "placeholder" for source in node.all_input_nodes)
+
+
+def has_gradient_hook(gm: fx.GraphModule) -> bool:
+    """Whether a Dynamo graph calls `Tensor.register_hook`."""
+    return any(
+        isinstance(node.target, torch._ops.HigherOrderOperator)
+        and node.target.name() == "register_hook"
+        for node in gm.graph.nodes
+    )
+
+
+def opaque_backward(target: Any) -> str:
+    """Of a call in a Dynamo graph: what it is, if its backward is not that of its forward's ops.
+
+    Empty for torch's functions and for the higher-order ops that run a body as it stands.
+    """
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        name = target.name()
+        return "" if name in _RUN_AS_THEY_STAND else name
+    package = str(getattr(target, "__module__", None) or "torch").partition(".")[0]
+    known = ("torch", "_operator", "builtins", "math")
+    return "" if package in known else getattr(target, "__qualname__", str(target))
+
+
+_RUN_AS_THEY_STAND = (
+    "tag_activation_checkpoint",
+    "wrap",
+    "wrap_with_autocast",
+    "wrap_with_set_grad_enabled",
+)
+
+
+def open_size(tensor: torch.Tensor, dim: int) -> torch.Tensor:
+    """A tensor for tracing, one of whose sizes Dynamo leaves open (`maybe_mark_dynamic`).
+
+    The tensor itself gets no mark, which would be seen by other compiles.
+    """
+    copy = tensor.detach().requires_grad_(tensor.requires_grad)
+    torch._dynamo.maybe_mark_dynamic(copy, dim)
+    return copy
+
+
+def without_recompile_limit() -> Any:
+    """A context in which Dynamo compiles a frame as often as its guards ask for."""
+    most = 1 << 30
+    config: Any = torch._dynamo.config
+    return config.patch(recompile_limit=most, accumulated_recompile_limit=most)
+
+
+def dynamo_error() -> type[BaseException]:
+    """What Dynamo raises where it cannot make a graph."""
+    from torch._dynamo.exc import TorchDynamoException
+
+    return TorchDynamoException
+
+
 def varies(call: Callable[..., Any], sources: Mapping[str, Sequence[bool] | None]) -> None:
     """Tell Dynamo before its first compile of a `wrap_inline` call what varies between calls.
 
@@ -260,19 +354,32 @@ def depends_on(size: Any, other: Any) -> bool:
 def decisions_by(sizes: Sequence[Any]) -> list[str]:
     """What tracing decided by these sizes (`ShapeEnv.guards`).
 
-    Left out: that some are equal, and upper bounds, which smaller sizes keep as well.
+    Left out: that some are equal to each other, and upper bounds, which smaller sizes keep as well.
     """
     symbolic = [size for size in sizes if isinstance(size, torch.SymInt)]
-    symbols: set[Any] = set().union(*(size.node.expr.free_symbols for size in symbolic))
+    symbols: set[Any] = set()
+    for size in symbolic:
+        # As it was named first, and the name of the equal one that stands for it now.
+        symbols |= size.node._expr.free_symbols | size.node.expr.free_symbols
     found: list[str] = []
     for guard in symbolic[0].node.shape_env.guards if symbolic else ():
         expr = guard.expr
         sort = expr.rel_op if expr.is_Relational else ""
-        equal = sort == "==" and all(side.is_Symbol for side in expr.args)
+        equal = sort == "==" and all(side in symbols for side in expr.args)
         bound = sort in ("<", "<=") and expr.lhs.is_Symbol and expr.rhs.is_number
         if expr.free_symbols & symbols and not equal and not bound:
             found.append(str(expr))
     return found
+
+
+def multiple_of(size: Any, symbols: Sequence[Any]) -> int | None:
+    """How many times one of these symbolic numbers a size is; None when it is no multiple."""
+    for symbol in symbols:
+        if depends_on(size, symbol):
+            times = size.node.expr / symbol.node.expr
+            if times.is_Integer:
+                return int(times)
+    return None
 
 
 def is_fixed(size: Any) -> bool:

@@ -99,7 +99,7 @@ def test_three_guards_cost_less_than_20_us_a_call() -> None:
     assert plan.guards[1].allow == Interval(2, 64)
     rank: Any = _Rank(plan)
     module = Net()
-    guarded = Guarded(Guards(rank), module, lambda *_: len_of, lambda *_: None, len_of)
+    guarded = Guarded(Guards(rank), module, lambda *_: len_of, lambda _: len_of, len_of)
     guarded(X)
     count = 5000
     # CPU time: other processes of the machine have no part in it.

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sgplan.planner import torch_api
-from sgplan.planner.capture.rows import Inputs, NotProved, Outcome, Rows, prove
+from sgplan.planner.capture.rows import ANY, NotProved, Outcome, Range, Rows, prove
 
 SIZE = 6
 
@@ -33,41 +33,47 @@ class Traced(BaseException):
     pass
 
 
+# Dynamo makes an object of every autograd function that it meets.
+pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+
+
 @pytest.fixture(autouse=True)
 def _dynamo(fresh_dynamo: None) -> None:
     torch_api.tell_equal_sizes_apart()
 
 
 def proof(
-    function: Callable[..., Any], *inputs: Tensor, dim: int = 0, ignore: int | None = None,
-    zero: tuple[int, ...] = (),
-) -> Outcome:  # fmt: skip
-    """The proof for a function whose inputs all have their rows in `dim`."""
-    call = torch_api.wrap_inline(Call(function), "proof")
-    sources = {f"L['args'][{n}]": [d == dim for d in range(x.dim())] for n, x in enumerate(inputs)}
-    torch_api.varies(call, sources)
-    found: list[Outcome] = []
-    refused: list[NotProved] = []
+    function: Callable[..., Any], *inputs: Tensor, dim: int = 0, fill: float | None = None
+) -> Outcome:
+    """The proof for a function whose inputs all have their rows in `dim`.
+
+    Args:
+        fill: what the added rows of the last input hold; the others may hold anything.
+    """
+    fills = [ANY] * len(inputs)
+    if fill is not None:
+        fills[-1] = Range(fill, fill)
+    found: list[Outcome | NotProved] = []
 
     def backend(gm: Any, _: Any) -> Any:
-        places = [n for n in gm.graph.nodes if n.op == "placeholder"]
-        given = {
-            i: int(torch_api.input_source(n)[len("L['args'][") : -1])
-            for i, n in enumerate(places)
-            if torch_api.input_source(n) in sources
+        sources = [torch_api.input_source(n) for n in gm.graph.nodes if n.op == "placeholder"]
+        rows = {
+            sources.index(f"L['args'][{place}]"): Rows(dim, added=added)
+            for place, added in enumerate(fills)
         }
-        rows = {i: Rows(dim, zero=place in zero) for i, place in given.items()}
-        labels = frozenset(i for i, place in given.items() if ignore is not None and place == 1)
         try:
-            found.append(prove(gm, Inputs(rows, frozenset(rows), labels, ignore)))
+            found.append(prove(gm, rows))
         except NotProved as error:
-            refused.append(error)
+            found.append(error)
         raise Traced
 
+    call = torch_api.wrap_aliased(Call(function), "proof")
     with pytest.raises(Traced):
-        torch.compile(call, backend=backend, fullgraph=True)(*inputs)
-    if refused:
-        raise refused[0]
+        torch.compile(call, backend=backend, fullgraph=True, dynamic=False)(
+            *(torch_api.open_size(x, dim) for x in inputs)
+        )
+    if isinstance(found[0], NotProved):
+        raise found[0]
     return found[0]
 
 
@@ -75,26 +81,63 @@ X = torch.randn(SIZE, 4)
 SEQ = torch.randn(3, SIZE, 4)
 
 
+IMAGES = torch.randn(SIZE, 3, 8, 8)
+IDS = torch.zeros(SIZE, 3, dtype=torch.long)
+HEADS = torch.randn(SIZE, 2, 5, 4)
+
+
+class Centred(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 1
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0] - gradients[0].mean(0)
+
+
 @pytest.mark.parametrize(
     ("function", "inputs", "dim", "rows"),
     [
-        (lambda m, x: F.gelu(x @ m.weight) + m.weight[0], (X,), 0, Rows(0)),
-        (lambda m, x: F.layer_norm(x, (4,)).t(), (X,), 0, Rows(1)),
-        (lambda m, x: x.reshape(-1, 4), (SEQ,), 1, Rows(0, outer=3)),
-        (lambda m, x: (x @ m.weight).view(-1), (X,), 0, Rows(0, inner=4)),
-        (lambda m, x: x + m.positions[: x.shape[1]], (SEQ,), 1, Rows(1)),
-        (lambda m, x: x + m.positions[torch.arange(x.shape[1])], (SEQ,), 1, None),
-        (lambda m, x: F.softmax(x, -1).mean(-1), (X,), 0, Rows(0)),
+        (lambda m, x: F.gelu(x @ m.weight) + m.weight[0], (X,), 0, (0, 1, 1)),
+        (lambda m, x: F.layer_norm(x, (4,)).t(), (X,), 0, (1, 1, 1)),
+        (lambda m, x: x.reshape(-1, 4), (SEQ,), 1, (0, 3, 1)),
+        (lambda m, x: (x @ m.weight).view(-1), (X,), 0, (0, 1, 4)),
+        (lambda m, x: x + m.positions[: x.shape[1]], (SEQ,), 1, (1, 1, 1)),
+        (lambda m, x: F.softmax(x, -1).mean(-1), (X,), 0, (0, 1, 1)),
+        (lambda m, x: m.positions[: 2 * (x.shape[0] // 1)] * 1, (X[:2],), 0, None),
+        (lambda m, x: m.weight[0].expand(x.shape[0], -1) + x, (X,), 0, (0, 1, 1)),
+        (lambda m, x: torch.cat([x, m.weight[:1].expand(x.shape[0], -1)], 1), (X,), 0, (0, 1, 1)),
+        (
+            lambda m, x: torch.cat([m.weight[:1].expand(x.shape[0], 1, 4), x], 1),
+            (SEQ,),
+            0,
+            (0, 1, 1),
+        ),
+        (lambda m, x: F.conv2d(x, m.weight[:3, :3].expand(2, 3, 3, 3)), (IMAGES,), 0, (0, 1, 1)),
+        (lambda m, x: F.max_pool2d(F.relu(x), 2).flatten(1), (IMAGES,), 0, (0, 1, 1)),
+        (lambda m, x: F.embedding(x, m.positions).sum(1), (IDS,), 0, (0, 1, 1)),
+        (lambda m, x: F.scaled_dot_product_attention(x, x, x), (HEADS,), 0, (0, 1, 1)),
+        (lambda m, x: x * torch.rsqrt(x.pow(2).mean(-1, True) + 1e-6), (X,), 0, (0, 1, 1)),
+        (lambda m, x: x / x.abs().sum(-1, True).clamp(min=1e-3), (X,), 0, (0, 1, 1)),
+        (lambda m, x: torch.arange(x.shape[0])[:, None] * x, (X,), 0, (0, 1, 1)),
+        (lambda m, x: x.masked_fill(m.weight[0] > 0, -torch.inf).softmax(-1), (X,), 0, (0, 1, 1)),
     ],
 )
 def test_rows_are_followed(
-    function: Any, inputs: tuple[Tensor, ...], dim: int, rows: Rows | None
+    function: Any, inputs: tuple[Tensor, ...], dim: int, rows: tuple[int, int, int] | None
 ) -> None:
     if rows is None:
-        with pytest.raises(NotProved, match=r"aten\.index"):
+        with pytest.raises(NotProved, match="number of rows"):
             proof(function, *inputs, dim=dim)
         return
-    assert [found for _, found in proof(function, *inputs, dim=dim).outputs] == [rows]
+    ((_, found),) = proof(function, *inputs, dim=dim).outputs
+    assert found is not None
+    assert found.place == rows
+
+
+ROWS = "with the number of rows"
+NOT_FINITE = "no finite derivative"
 
 
 @pytest.mark.parametrize(
@@ -106,9 +149,31 @@ def test_rows_are_followed(
         (lambda m, x: x.t() @ x, (X,), 0, r"`aten\.mm` multiplies along the rows"),
         (lambda m, x: F.dropout(x), (X,), 0, "random numbers"),
         (lambda m, x: F.softmax(x, 0), (X,), 0, r"`aten\._softmax` works along the rows"),
-        (lambda m, x: F.batch_norm(x, None, None, training=True), (X,), 0, "no op that the proof"),
+        (lambda m, x: F.batch_norm(x, None, None, training=True), (X,), 0, "across the rows"),
         (lambda m, x: x.flip(0), (X,), 0, r"`aten\.flip` is no op"),
+        (lambda m, x: x.relu_(), (X,), 0, r"`aten\.relu_` is no op"),
+        (lambda m, x: x[1:], (X,), 0, r"`aten\.slice` works along the rows"),
+        (lambda m, x: x + m.positions[torch.arange(x.shape[1])], (SEQ,), 1, r"aten\.index"),
         (lambda m, x: x + torch.arange(x.shape[0], 0, -1)[:, None], (X,), 0, r"aten\.arange"),
+        # What computes with the number of rows, in places that look like shapes.
+        (lambda m, x: x * torch.full((x.shape[0], 1), 1 / x.shape[0]), (X,), 0, ROWS),
+        (lambda m, x: x * torch.full((x.shape[0], 1), float(x.shape[0])), (X,), 0, ROWS),
+        (lambda m, x: x[:, :1].expand(x.shape[0], x.shape[0]).sum(1), (X,), 0, ROWS),
+        (lambda m, x: x[:, : x.shape[0]].sum(1), (torch.randn(SIZE, 9),), 0, ROWS),
+        (lambda m, x: m.positions[: x.shape[0], : x.shape[0]].sum(1), (X[:3],), 0, ROWS),
+        (lambda m, x: x + torch.ones(2, x.shape[0]).sum(1).sum(), (X,), 0, "over the rows"),
+        # What leaves the call.
+        (lambda m, x: (x * 2, x.shape[0]), (X,), 0, "stores the number of rows"),
+        (lambda m, x: (x * 2, x), (X,), 0, "an argument as it is"),
+        # Gradients of added rows that are not zero.
+        (lambda m, x: x / x.sum(-1, True), (X,), 0, "divides by what may be zero"),
+        (lambda m, x: 1 / x, (X,), 0, r"`aten\.reciprocal` divides"),
+        (lambda m, x: (x @ m.weight).square().sum(-1).sqrt(), (X,), 0, NOT_FINITE),
+        (lambda m, x: (x @ m.weight).exp().log(), (X,), 0, NOT_FINITE),
+        (lambda m, x: x.abs().pow(0.5), (X,), 0, NOT_FINITE),
+        (lambda m, x: F.layer_norm(x, (4,), eps=0.0), (X,), 0, NOT_FINITE),
+        (lambda m, x: x.masked_fill(x > 0, -torch.inf).softmax(-1), (X,), 0, "not finite"),
+        (lambda m, x: Centred.apply(x @ m.weight), (X,), 0, "backward of its own"),
     ],
 )
 def test_an_op_that_mixes_rows_is_named(
@@ -118,13 +183,55 @@ def test_an_op_that_mixes_rows_is_named(
         proof(function, *inputs, dim=dim)
 
 
+def test_a_hook_on_a_gradient_is_not_read() -> None:
+    def hooked(m: Call, x: Tensor) -> Tensor:
+        h = x @ m.weight
+        h.register_hook(lambda gradient: gradient - gradient.mean(0))
+        return h
+
+    with pytest.raises(NotProved, match="a hook reads or changes a gradient"):
+        proof(hooked, X)
+
+
+def test_a_function_with_a_backward_of_its_own_may_take_parameters() -> None:
+    found = proof(lambda m, x: x @ Centred.apply(m.weight), X)
+    assert [rows and rows.place for _, rows in found.outputs] == [(0, 1, 1)]
+
+
+def test_outputs_are_known_by_their_place() -> None:
+    square = torch.randn(4, 4)
+    found = proof(lambda m, x: (x @ m.weight, (x @ m.weight).t(), m.weight * 2), square)
+    assert [rows and rows.dim for _, rows in found.outputs] == [0, 1, None]
+    assert len({shape for shape, _ in found.outputs}) == 1
+
+
 def test_rows_that_are_zero_may_be_summed() -> None:
     def pooled(m: Call, x: Tensor, mask: Tensor) -> Tensor:
         return (torch.tanh(x @ m.weight) * mask[:, None]).sum(0) / mask.sum()
 
-    assert proof(pooled, X, torch.ones(SIZE), zero=(1,)).outputs == (((4,), None),)
+    assert proof(pooled, X, torch.ones(SIZE), fill=0).outputs == (((4,), None),)
     with pytest.raises(NotProved, match=r"aten\.sum"):
         proof(pooled, X, torch.ones(SIZE))
+
+
+def test_rows_that_a_condition_takes_out_may_be_summed() -> None:
+    def pooled(m: Call, x: Tensor, ids: Tensor) -> Tensor:
+        return (x @ m.weight).masked_fill((ids == 3)[:, None], 0.0).sum(0)
+
+    ids = torch.zeros(SIZE, dtype=torch.long)
+    assert proof(pooled, X, ids, fill=3).outputs == (((4,), None),)
+    with pytest.raises(NotProved, match=r"aten\.sum"):
+        proof(pooled, X, ids, fill=2)
+
+
+def test_what_cancels_is_not_taken_for_zero() -> None:
+    with pytest.raises(NotProved, match=r"aten\.sum"):
+        proof(lambda m, x: (x / 3 * 3 - 1).sum(0), X, fill=1)
+
+
+def test_an_index_that_added_rows_would_look_up_is_checked() -> None:
+    with pytest.raises(NotProved, match=r"`aten\.embedding` has no row -100"):
+        proof(lambda m, x: F.embedding(x, m.positions), IDS, fill=-100)
 
 
 def test_a_loss_that_ignores_the_label_of_added_rows() -> None:
@@ -132,8 +239,8 @@ def test_a_loss_that_ignores_the_label_of_added_rows() -> None:
         return F.cross_entropy(x @ m.weight, labels)
 
     labels = torch.zeros(SIZE, dtype=torch.long)
-    assert proof(loss, X, labels, ignore=-100).outputs == (((), None),)
+    assert proof(loss, X, labels, fill=-100).outputs == (((), None),)
     with pytest.raises(NotProved, match="ignore"):
         proof(loss, X, labels)
     with pytest.raises(NotProved, match="ignore"):
-        proof(loss, X, labels, ignore=-1)
+        proof(loss, X, labels, fill=-1)
