@@ -68,6 +68,7 @@ __all__ = [
     "inductor_config",
     "inductor_wrapper",
     "input_source",
+    "is_captured_call",
     "is_fake",
     "is_fixed",
     "is_saved",
@@ -212,6 +213,11 @@ def wrap_inline(module: torch.nn.Module, frame: str = "") -> Callable[..., Any]:
         code, inner.__globals__, cls.__qualname__, inner.__defaults__, inner.__closure__
     )
     return functools.update_wrapper(own, module._call_impl)
+
+
+def is_captured_call(code: CodeType) -> bool:
+    """Whether a frame is that of a `wrap_inline` call, not a function that the call reaches."""
+    return code.co_filename.endswith("external_utils.py")
 
 
 def varies(call: Callable[..., Any], sources: Mapping[str, Sequence[bool] | None]) -> None:

@@ -83,7 +83,7 @@ class _Rank:
         self.roots: list[Any] = []
         self.steps = SimpleNamespace(own=0.0)
 
-    def root_of(self, module: nn.Module) -> None:
+    def name_of(self, module: nn.Module) -> None:
         return None
 
 
