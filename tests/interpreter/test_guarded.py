@@ -21,6 +21,8 @@ pytestmark = [
     pytest.mark.usefixtures("group", "patched"),
     # torch says this of itself when Inductor is first imported.
     pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated"),
+    # Dynamo looks at the gradient of what a graph passes on to the next.
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
 ]
 
 
@@ -124,8 +126,8 @@ def test_a_local_behind_a_graph_break_is_no_path_of_the_language(tmp_path: Path)
     model(rows(8))
     model(rows(5))
     ours, behind = script.kept.of(events.GuardMissed)[0], script.kept.of(events.GuardMissed)[-1]
-    assert ours.path == "input[0].shape[0]"
-    assert "to declare" not in behind.line
+    assert ours.path == 'input["x"].shape[0]'
+    assert behind.path == behind.why
     assert behind.line == ""
 
 
@@ -160,11 +162,12 @@ def help_of(script: Script) -> str:
 
 @pytest.mark.parametrize(
     ("capture", "budget", "cure"),
-    [("recompiles = 1", 9, "raise `capture.recompiles`"), ("recompiles = 9", 1, "raise the budget")],
+    [
+        ("recompiles = 1", 9, "raise `capture.recompiles`"),
+        ("recompiles = 9", 1, "raise the budget"),
+    ],
 )
-def test_the_cure_names_what_is_spent(
-    capture: str, budget: int, cure: str, tmp_path: Path
-) -> None:
+def test_the_cure_names_what_is_spent(capture: str, budget: int, cure: str, tmp_path: Path) -> None:
     body = f'guard "n" {{ on = input[0].shape[0]  allow = [8]  budget = {budget} }}'
     script = Script(tmp_path, f"capture {{ {capture} }}\n{body}")
     model = DDP(Net())
@@ -207,7 +210,7 @@ def test_the_first_value_opens_the_list_and_the_line_holds_it() -> None:
     assert "allow = [5, 6]" in heat.miss(5, 6).line
 
 
-TWO = 'model "G" { is "x:G" }\n'.replace("is ", "is = ")
+TWO = 'model "G" { is = "x:G" }\n'
 OF_G = 'guard "n" { model = "G"  on = input[0].shape[0]  allow = [8] }'
 
 
