@@ -43,14 +43,14 @@ class CompilingSteps:
         began: a compile of this region begins.
         compiled: it took so many seconds; the compiler's cache had it (`hit`) or not (`miss`).
         refused: told of an optimizer whose step stays as written, and why.
-        barred: why no step is compiled in this run; empty when they may be.
+        barred: why the plan compiles no step of this optimizer; empty when it may be compiled.
     """
 
     wanted: Callable[[Optimizer], bool]
     began: Callable[[str], None]
     compiled: Callable[[Optimizer, str, float, str], None]
     refused: Callable[[Optimizer, str], None]
-    barred: str = ""
+    barred: Callable[[Optimizer], str] = lambda optimizer: ""
 
     def objection(self, optimizer: Optimizer) -> str:
         """Why the step of an optimizer stays as written from the start; empty when it need not."""
@@ -59,7 +59,7 @@ class CompilingSteps:
         # Autograd follows such a step; the compiled one runs below autograd.
         if optimizer.defaults.get("differentiable"):
             return "the script passes `differentiable`"
-        return self.barred
+        return self.barred(optimizer)
 
 
 def install(steps: CompilingSteps, watch: StepWatch) -> None:

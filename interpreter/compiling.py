@@ -9,7 +9,6 @@ A foreign backend is left alone and named. Roots the plan compiles are captured 
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,17 +18,20 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from sgplan.grammar.diagnostics import Diagnostic, Label
+from sgplan.grammar.plan import Capture
 from sgplan.interpreter import control_flow, events
 from sgplan.interpreter.graph_backend import GraphBackend, planned_wrapper
 from sgplan.interpreter.guarded import Guarded
 from sgplan.interpreter.rank import Rank
 from sgplan.interpreter.roots import Root, names_class, plain_name, trainable, unwrapped
 from sgplan.planner import torch_api
+from sgplan.planner.facts import Engine
 from sgplan.planner.graph_need import needing_graph
 from sgplan.planner.guard_lines import holding, needs_graph
 
 OURS = (None, "inductor", "sgplan")
 _DYNAMIC = {"on": True, "off": False}
+_EAGER = "`capture.engine = eager`"
 
 
 class _Traced(BaseException):
@@ -49,8 +51,6 @@ class Compiling:
         self._backend = backend
         self._compile = torch.compile
         self._compile_module = nn.Module.compile
-        # What the script compiles, before it is a root.
-        self._compiled: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._prepared = False
         self._limit = 0  # of recompiles of one instance, known when something is compiled
         self._alike = 1  # instances of the class that is compiled most often
@@ -97,7 +97,7 @@ class Compiling:
         if "recompiles" in capture.written:
             config.recompile_limit = capture.recompiles
         self._limit = config.recompile_limit
-        if capture.engine == "eager":
+        if all(block.engine == "eager" for block in (capture, *self._rank.plan.captures)):
             torch.compiler.set_stance("force_eager")
 
     def script_compiles(self, model: Any, given: dict[str, Any]) -> Any:
@@ -106,18 +106,26 @@ class Compiling:
         if given.get("backend") not in OURS:
             self._foreign(model, given["backend"])
             return self._compile(model, **given)
-        self._override(given)
         if given.get("backend") == "sgplan":
             given["backend"] = "inductor"
         if isinstance(model, DDP):
             return self._compile_ddp(model, given)
+        if not isinstance(model, nn.Module):
+            return self._compile_function(model, given)
         compiled: Any = self._compile(model, **given)
-        if isinstance(model, nn.Module):
-            self._found(model)
-            # Torch would compile `Module.__call__`, which is watched and hence breaks the graph.
-            inner = unwrapped(model)
-            plain = self._compile(torch_api.wrap_inline(inner), **given)
-            compiled.forward = self._counted(self._guarded(inner, given, plain), inner)
+        self._found(model)
+        # Torch would compile `Module.__call__`, which is watched and hence breaks the graph.
+        inner = unwrapped(model)
+        compiled.forward = self._counted(self._captured(inner, given), inner)
+        return compiled
+
+    def _compile_function(self, function: Any, given: dict[str, Any]) -> Any:
+        """A function belongs to no model: what the plan says of all models holds for it."""
+        wish = self._rank.capture_of(None)
+        self._override(wish, given)
+        compiled = self._compile(function, **given)
+        if wish.engine == "eager":
+            return torch.compiler.set_stance("force_eager")(compiled)
         return compiled
 
     def script_compiles_in_place(
@@ -131,14 +139,13 @@ class Compiling:
             return
         target = unwrapped(module)
         self._found(target)
-        self._override(given)
-        target._compiled_call_impl = self._counted(self.capture(target, given), target)
+        target._compiled_call_impl = self._counted(self._captured(target, given), target)
 
     def _compile_ddp(self, ddp: DDP, given: dict[str, Any]) -> Any:
         """The inner module is the graph; the wrapper only has to look as the script expects."""
         inner = unwrapped(ddp)
         self._found(inner)
-        self.capture(inner, given)
+        inner._compiled_call_impl = self._captured(inner, given)
         outer: Any = self._compile(ddp, **given)
         outer.forward = ddp.__call__
         return outer
@@ -155,9 +162,8 @@ class Compiling:
             events.FallbackTaken, "" if root is None else root.name, "no in-graph reductions", why
         )
 
-    def _override(self, given: dict[str, Any]) -> None:
+    def _override(self, capture: Capture, given: dict[str, Any]) -> None:
         """What the plan writes wins over the script's arguments, and is printed."""
-        capture = self._rank.plan.capture_of(None)
         if "dynamic" in capture.written and capture.dynamic != "auto":
             self._set(given, "dynamic", _DYNAMIC[capture.dynamic])
         if capture.graph == "whole":
@@ -175,10 +181,12 @@ class Compiling:
     def _found(self, module: nn.Module) -> None:
         """The script compiles a module: a root of its own unless DDP has or gets it."""
         module = unwrapped(module)
-        self._compiled.add(module)
+        self._rank.compiled.add(module)
         self._allow_for(module)
         root = self._rank.root_of(module)
-        if root is not None and root.path != "stock":
+        if root is None or self._rank.capture_of(root).engine == "eager":
+            return
+        if root.path != "stock":
             self._mark_compiled(root, "the script compiles it")
             self._rank.describe(root)
 
@@ -186,7 +194,7 @@ class Compiling:
         """Instances of one class share a code object, and with it Dynamo's limit: it counts for
         each of them."""
         config: Any = torch._dynamo.config
-        alike = sum(type(other) is type(module) for other in self._compiled)
+        alike = sum(type(other) is type(module) for other in self._rank.compiled)
         self._alike = max(self._alike, alike)
         config.recompile_limit = self._limit * self._alike
         config.accumulated_recompile_limit = max(
@@ -196,7 +204,7 @@ class Compiling:
     def compiles(self, module: nn.Module) -> bool:
         """Whether the script compiles this module or a part of it."""
         parts = {id(part) for part in module.modules()}
-        return any(id(unwrapped(compiled)) in parts for compiled in self._compiled)
+        return any(id(unwrapped(compiled)) in parts for compiled in self._rank.compiled)
 
     def _mark_compiled(self, root: Root, why: str) -> None:
         """The root's calls run compiled, its gradients are reduced in-graph where that is safe."""
@@ -215,6 +223,8 @@ class Compiling:
     def _choose_engine(self, root: Root) -> None:
         wish = self._rank.capture_of(root)
         if wish.engine == "eager":
+            if self.compiles(root.module):
+                root.why = _EAGER
             self._guard_eagerly(root)
             return
         if self.compiles(root.module):
@@ -222,14 +232,13 @@ class Compiling:
             return
         reason = _needs_graph(wish, self._rank.sync_of(root).by, self._ruled(root))
         if reason and root.path != "stock":
-            given: dict[str, Any] = {}
-            self._override(given)
             for target in self._regions(root, wish.region):
-                self.capture(target, given)
+                self._capture(target, self._captured(target, {}), wish)
             self._mark_compiled(root, reason)
             root.made_compiled = True
         elif self._rank.mode == "plan":
-            self.capture(root.module, {"backend": self._backend.recorder(root)})
+            recorder = {"backend": self._backend.recorder(root)}
+            self._capture(root.module, self._compiled_call(root.module, recorder), wish)
         else:
             self._guard_eagerly(root)
 
@@ -244,8 +253,7 @@ class Compiling:
         if not found or any(map(needs_graph, found)):
             return  # said when the first step has ended
         module = root.module
-        checked = self._guarded(module, {}, module._call_impl, compiled=False)
-        module._compiled_call_impl = _eager_without_grad(checked, module)
+        module._compiled_call_impl = _eager_without_grad(self._eager_call(module), module)
 
     def _regions(self, root: Root, region: str | None) -> list[nn.Module]:
         if region is None:
@@ -257,15 +265,38 @@ class Compiling:
             )
         return found
 
-    def capture(self, module: nn.Module, given: dict[str, Any]) -> Callable[..., Any]:
-        """Compile a module in place: its calls, hooks included, become one frame for Dynamo."""
+    def _capture(self, module: nn.Module, call: Callable[..., Any], wish: Capture) -> None:
+        """Compile a module in place that the script does not compile."""
+        eager_eval = wish.eval == "as_written"
+        module._compiled_call_impl = _eager_without_grad(call, module) if eager_eval else call
+
+    def _captured(self, module: nn.Module, given: dict[str, Any]) -> Callable[..., Any]:
+        """The call of a module under the plan: hooks included, it is one frame for Dynamo.
+
+        What the plan wants is looked up at the first call, when it is known which root it is.
+        """
+        settled: Callable[..., Any] | None = None
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal settled
+            if settled is None:
+                wish = self._rank.capture_for(module)
+                if wish.engine == "eager":
+                    settled = self._eager_call(module)
+                else:
+                    self._override(wish, given)
+                    settled = self._compiled_call(module, given)
+            return settled(*args, **kwargs)
+
+        return call
+
+    def _compiled_call(self, module: nn.Module, given: dict[str, Any]) -> Callable[..., Any]:
         compiled = self._compile(torch_api.wrap_inline(module), **given)
-        wish = self._rank.capture_of(self._rank.root_of(module))
-        eager_eval = wish.eval == "as_written" and not self.compiles(module)
-        call = self._guarded(module, given, functools.partial(self._call_whole, compiled))
-        chosen = _eager_without_grad(call, module) if eager_eval else call
-        module._compiled_call_impl = chosen
-        return chosen
+        return self._guarded(module, given, functools.partial(self._whole, module, compiled))
+
+    def _eager_call(self, module: nn.Module) -> Callable[..., Any]:
+        """A call that runs eagerly: its guards stop the run, or have nothing to say."""
+        return self._guarded(module, {}, module._call_impl, compiled=False)
 
     def _guarded(
         self,
@@ -288,7 +319,7 @@ class Compiling:
                 torch_api.varies(call, varying)
                 # `dynamic=False` would close what the guard leaves open.
                 settings["dynamic"] = settings.get("dynamic") or None
-            return functools.partial(self._call_whole, self._compile(call, **settings))
+            return functools.partial(self._whole, module, self._compile(call, **settings))
 
         def tracer(look: Callable[[Any], Any]) -> Callable[..., Any]:
             frame = f"{type(module).__qualname__}_proof"
@@ -319,9 +350,6 @@ class Compiling:
 
         return Guarded(self._rank.guards, module, variant, tracer, plain)
 
-    def _call_whole(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        return self._whole(call, args, kwargs)
-
     # --- calls -----------------------------------------------------------------------------------
 
     def _root_without_ddp(self, module: nn.Module) -> Root | None:
@@ -337,8 +365,10 @@ class Compiling:
             return None
         if self._rank.leaves_alone(module, parameters):
             return None
-        why = "the script compiles it"
-        root = self._rank.make_root(module, parameters, "compiled", "inductor", "none", why)
+        eager = self._rank.capture_for(module).engine == "eager"
+        engine: Engine
+        engine, why = ("eager", _EAGER) if eager else ("inductor", "the script compiles it")
+        root = self._rank.make_root(module, parameters, "compiled", engine, "none", why)
         self._rank.add_root(root)
         self._rank.operators.declared()
         return root
@@ -349,25 +379,24 @@ class Compiling:
         def counted(*args: Any, **kwargs: Any) -> Any:
             root = self._root_without_ddp(module)
             if root is None or root.kind != "compiled":
-                return self._whole(call, args, kwargs)
+                return call(*args, **kwargs)
             self._rank.called(root, args, kwargs)
-            output = self._whole(call, args, kwargs)
+            output = call(*args, **kwargs)
             self._rank.returned(root, output)
             return output
 
         return counted
 
     def _whole(
-        self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, module: nn.Module, call: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> Any:
         """A compiled call; under `graph = whole` a graph break is an error of the plan."""
-        capture = self._rank.plan.capture_of(None)
-        if capture.graph != "whole":
-            return call(*args, **kwargs)
         try:
             return call(*args, **kwargs)
         except torch_api.graph_break_error() as error:
-            self._rank.report([_graph_break(capture, str(error))])
+            capture = self._rank.capture_for(module)
+            if capture.graph == "whole":
+                self._rank.report([_graph_break(capture, str(error))])
             raise
 
 

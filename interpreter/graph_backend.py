@@ -101,7 +101,7 @@ class GraphBackend:
             variants[stage] = outcome.call
             seconds += outcome.seconds
         # Dynamo compiled once, whatever the number of stages.
-        self._rank.guards.compiled(root, seconds, self._region(root)[1])
+        self._rank.guards.compiled(seconds, self._region(root)[1])
         return self._rank.guards.cutting.watched(self._by_stage(stages, variants))
 
     def _by_stage(
@@ -211,7 +211,7 @@ class GraphBackend:
         def record_only(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
             record, _ = self._recording(root, gm, inputs)
             outcome = self._run(GraphRecorder(record), root, gm, inputs, {}, None)
-            self._rank.guards.compiled(root, outcome.seconds, self._region(root)[1])
+            self._rank.guards.compiled(outcome.seconds, self._region(root)[1])
             return self._rank.guards.cutting.watched(outcome.call)
 
         return record_only
@@ -322,7 +322,7 @@ class GraphBackend:
         if found is None:
             return f"{cls}.forward", ""
         code, why = found
-        wrapped = code.co_filename.endswith("external_utils.py")
+        wrapped = torch_api.is_captured_call(code)
         region = f"{cls}.forward" if wrapped else f"{code.co_qualname}:{code.co_firstlineno}"
         return region, why.strip()
 

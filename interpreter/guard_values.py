@@ -5,29 +5,26 @@ Knows signatures and tensors; knows nothing of plans beyond the path, and judges
 
 from __future__ import annotations
 
-import inspect
 import itertools
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import nn
 
 from sgplan.grammar.plan import GuardPath
+from sgplan.interpreter.arguments import MISSING, Argument, NotThere, by_name, by_place
+from sgplan.planner.capture.provenance import attribute_sources
 
 Read = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 
-_MISSING = inspect.Parameter.empty
 _PLAIN = (bool, int, float, str)
 _TYPES = {
     value: str(value).removeprefix("torch.")
     for value in vars(torch).values()
     if isinstance(value, torch.dtype)
 }
-
-
-class NotThere(LookupError):
-    """A path that leads nowhere, or to something no guard can watch; says which."""
 
 
 def reader(path: GuardPath, module: nn.Module) -> Read:
@@ -81,30 +78,24 @@ def _of_tensor(path: GuardPath) -> Callable[[torch.Tensor], Any]:
 
 def _argument(path: GuardPath, module: nn.Module) -> Read:
     """What finds the argument, however the call passes it."""
-    parameters = list(inspect.signature(module.forward).parameters.values())
-    named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    starred = {p.kind for p in parameters} & {
-        inspect.Parameter.VAR_POSITIONAL,
-        inspect.Parameter.VAR_KEYWORD,
-    }
-    names = [p.name for p in named]
-    place = path.input if isinstance(path.input, int) else None
-    if place is None and path.input in names:
-        place = names.index(str(path.input))
-    name = names[place] if place is not None and place < len(names) else str(path.input)
-    if name not in names and not starred:
-        known = ", ".join(f'`input["{each}"]`' for each in names)
-        raise NotThere(f"`{path}` names no argument of `forward`; it has {known or 'none'}")
-    default = next((p.default for p in named if p.name == name), _MISSING)
-    at = len(names) + len(parameters) if place is None else place
+    argument = _named(path, module)
+    find = argument.read
 
-    def argument(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        found = args[at] if at < len(args) else kwargs.get(name, default)
-        if found is _MISSING:
+    def read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        found = find(args, kwargs)
+        if found is MISSING:
             raise NotThere(f"`{path}` is not among the arguments of this call")
         return found
 
-    return argument
+    return read
+
+
+def _named(path: GuardPath, module: nn.Module) -> Argument:
+    assert path.input is not None
+    try:
+        return Argument.of(path.input, module)
+    except NotThere as error:
+        raise NotThere(f"`{path}` {error}") from None
 
 
 def _all_tensors(path: GuardPath) -> Read:
@@ -133,8 +124,8 @@ def _all_tensors(path: GuardPath) -> Read:
 def tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
     """Every tensor argument, one level into lists and dicts, by the name Dynamo has for it."""
     given = itertools.chain(
-        ((f"L['args'][{place}]", value) for place, value in enumerate(args)),
-        ((f"L['kwargs'][{name!r}]", value) for name, value in kwargs.items()),
+        ((by_place(place), value) for place, value in enumerate(args)),
+        ((by_name(name), value) for name, value in kwargs.items()),
     )
     for source, value in given:
         if isinstance(value, torch.Tensor):
@@ -148,17 +139,17 @@ def tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str
 
 
 def _attribute(path: GuardPath, module: nn.Module) -> Read:
-    name = path.attribute
-    assert name is not None
-    try:
-        owner = module.get_submodule(str(path.input))
-        getattr(owner, name)
-    except AttributeError as error:
-        raise NotThere(f"`{path}`: {error}") from None
+    """Looked up from the root in every call: a script may put another module in its place."""
+    assert path.attribute is not None
+    find = attrgetter(".".join(filter(None, (str(path.input), path.attribute))))
 
     def read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return _plain(getattr(owner, name), path)
+        try:
+            return _plain(find(module), path)
+        except AttributeError as error:
+            raise NotThere(f"`{path}`: {error}") from None
 
+    read((), {})
     return read
 
 
@@ -180,17 +171,6 @@ def sources(
         found = {s: [size == value for size in t.shape] for s, t in tensors(args, kwargs)}
         return {source: dims for source, dims in found.items() if any(dims)}
     if path.what == "value":
-        names = list(inspect.signature(module.forward).parameters)
-        place = path.input if isinstance(path.input, int) else None
-        if place is None and path.input in names:
-            place = names.index(str(path.input))
-        by_place = {} if place is None else {f"L['args'][{place}]": None}
-        name = names[place] if place is not None and place < len(names) else str(path.input)
-        return {**by_place, f"L['kwargs'][{name!r}]": None}
-    # Dynamo's name depends on whether the script reached the module by name or by iteration.
-    steps = str(path.input).split(".") if path.input else []
-    ways = itertools.product(("__dict__['_modules']", "_modules"), repeat=len(steps))
-    prefixes = (
-        "".join(f".{way}[{step!r}]" for way, step in zip(each, steps, strict=True)) for each in ways
-    )
-    return {f"L['fn'].__self__{prefix}.{path.attribute}": None for prefix in prefixes}
+        return dict.fromkeys(_named(path, module).sources)
+    assert path.attribute is not None
+    return dict.fromkeys(attribute_sources(str(path.input), path.attribute))

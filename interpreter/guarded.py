@@ -16,8 +16,9 @@ from torch import nn
 
 from sgplan.grammar.diagnostics import Diagnostic, Label
 from sgplan.grammar.plan import Guard, Interval, Pad, RealInterval
+from sgplan.interpreter.arguments import NotThere
 from sgplan.interpreter.cutting import Cut
-from sgplan.interpreter.guard_values import NotThere, Read, reader, sources
+from sgplan.interpreter.guard_values import Read, reader, sources
 from sgplan.interpreter.guards import Guards, Miss
 from sgplan.interpreter.padding import LEAST, Padding, Tracer
 from sgplan.planner import guard_lines
@@ -45,14 +46,12 @@ class Watch:
     Attributes:
         guard: of the plan.
         allowed: values of a list, and those met beyond it that were compiled for.
-        compiles: beyond what is allowed, so far.
     """
 
     def __init__(self, guard: Guard, module: nn.Module) -> None:
         self.guard = guard
         self.read: Read = reader(guard.on, module)
         self.allowed: list[Any] = []
-        self.compiles = 0
         allow = guard.allow
         self._range = allow if isinstance(allow, Interval | RealInterval) else None
         self._apart = guard_lines.apart(guard)
@@ -79,7 +78,7 @@ class Watch:
 
     def allows(self, value: Any) -> bool:
         """Whether a variant is declared for this value."""
-        if self._open:
+        if self._open and value is not None:
             self._open = False
             self.allowed = [value]
         if value is None or self.varies(value) or value in self._apart:
@@ -88,14 +87,14 @@ class Watch:
         return all(self._has(v) for v in each) or self._has(value)
 
     def _has(self, value: Any) -> bool:
-        return any(type(known) is type(value) and known == value for known in self.allowed) or (
-            type(value) is float and any(known == value for known in self.allowed if known != 0)
-        )
+        # A whole number of the list stands for the fraction too; `off` is no number.
+        kinds = (float, int) if type(value) is float else (type(value),)
+        return any(type(known) in kinds and known == value for known in self.allowed)
 
     def miss(self, old: Any, new: Any) -> Miss:
         """The miss of a value, in words."""
         before = guard_lines.declared(self.guard) if old is None else spelled(old)
-        plain = [v for v in self.allowed if not isinstance(v, tuple)]
+        plain = [v for known in self.allowed for v in (known if type(known) is tuple else [known])]
         return Miss(
             self.guard, before, spelled(new), guard_lines.with_value(self.guard, plain, new)
         )
@@ -204,10 +203,10 @@ class Guarded:
             return self._pad(padded, args, kwargs)
         misses = [miss for _, miss, _ in missed]
         for watch, miss, _ in missed:
-            if why := self._spent(watch):
-                return self._overdrawn(watch, misses, why, miss, args, kwargs)
+            if spent := self._spent(watch):
+                return self._overdrawn(watch, misses, spent, miss, args, kwargs)
         for watch, _, value in missed:
-            watch.compiles += 1
+            self._guards.compiles[watch.guard.address] += 1
             watch.allowed += value if isinstance(value, tuple) else [value]
         self._guards.recompiles += bool(missed)
         return self._first_call(key, values, misses, args, kwargs)
@@ -231,11 +230,11 @@ class Guarded:
                 on = watch.guard.on
                 varying |= sources(on, self._module, args, kwargs, value)
                 if on.what == "shape" and on.input != "*":
-                    checks.append(self._guards.fixed(watch.guard))
+                    checks.append(self._guards.fixed(watch.guard, self._module))
         Guarded._made += 1
         frame = f"{type(self._module).__qualname__}_call_v{Guarded._made}"
         call = self._ready[key] = self._compile(frame, varying)
-        with self._guards.compiling(misses, "recompiled", checks):
+        with self._guards.compiling(self._module, misses, "recompiled", checks):
             return call(*args, **kwargs)
 
     # --- what cannot be compiled for -------------------------------------------------------------
@@ -254,21 +253,25 @@ class Guarded:
             )
         )
 
-    def _spent(self, watch: Watch) -> str:
-        if watch.compiles >= watch.guard.budget:
-            return f"the budget of `{watch.guard.address}`, {watch.guard.budget}, is spent"
-        return self._guards.spent()
+    def _spent(self, watch: Watch) -> tuple[str, str] | None:
+        """What is spent, and what to raise."""
+        guard = watch.guard
+        if self._guards.compiles[guard.address] >= guard.budget:
+            return f"the budget of `{guard.address}`, {guard.budget}, is spent", "the budget"
+        why = self._guards.spent()
+        return (why, "`capture.recompiles`") if why else None
 
     def _overdrawn(
         self,
         watch: Watch,
         misses: list[Miss],
-        why: str,
+        spent: tuple[str, str],
         miss: Miss,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
         guard = watch.guard
+        why, raised = spent
         if guard.spent == "error":
             self._guards.report(misses, "stopped")
             self._guards.refuse(
@@ -278,7 +281,7 @@ class Guarded:
                     ("budget",),
                     f"{why}, and `{guard.on}` is {miss.new}",
                     f"compiled for: {', '.join(map(spelled, watch.allowed))}",
-                    f"write `{miss.line}`, raise the budget, or write `spent = eager`",
+                    f"write `{miss.line}`, raise {raised}, or write `spent = eager`",
                 )
             )
         self._guards.report(misses, "ran eagerly")

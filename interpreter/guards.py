@@ -7,8 +7,9 @@ is in `guarded.py`.
 
 from __future__ import annotations
 
-import os
+import inspect
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,12 +19,14 @@ import torch
 from torch import nn
 
 from sgplan.grammar.diagnostics import Diagnostic, Label
-from sgplan.grammar.plan import Guard, Pad
+from sgplan.grammar.plan import Guard, GuardPath, Pad
 from sgplan.interpreter import events
+from sgplan.interpreter.arguments import Argument, NotThere
 from sgplan.interpreter.cutting import Cutting
-from sgplan.interpreter.guard_values import NotThere, reader
-from sgplan.interpreter.recompile_reasons import Cause, causes
-from sgplan.interpreter.roots import Root, names_class
+from sgplan.interpreter.guard_values import reader
+from sgplan.interpreter.places import script_line
+from sgplan.interpreter.recompile_reasons import causes
+from sgplan.interpreter.roots import Root
 from sgplan.planner import guard_lines, torch_api
 from sgplan.planner.guard_lines import spelled
 
@@ -31,8 +34,6 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType
 
     from sgplan.interpreter.rank import Rank
-
-_OURS = ("torch", "sgplan", "contextlib")
 
 
 @dataclass(slots=True)
@@ -54,6 +55,7 @@ class Miss:
 class _Open:
     """Misses whose call runs now, and the compiles in it."""
 
+    cls: str
     misses: list[Miss]
     did: str
     where: str
@@ -69,8 +71,10 @@ class Guards:
     Attributes:
         steps: the watch that own time is added up in.
         recompiles: compiles beyond what the plan allows, all guards together.
+        compiles: the same by guard, all captured modules together.
         cutting: takes padded rows off what leaves a graph.
-        call_code: of the function whose locals `args` and `kwargs` are those of a captured call.
+        call_code: of the function whose locals `module`, `args` and `kwargs` are those of a
+            captured call.
     """
 
     def __init__(self, rank: Rank) -> None:
@@ -80,6 +84,7 @@ class Guards:
         self._open: _Open | None = None
         self.recompiles = 0
         self.cutting = Cutting(any(isinstance(g.otherwise, Pad) for g in rank.plan.guards))
+        self.compiles: Counter[str] = Counter()
         self.call_code: CodeType | None = None
 
     # --- which hold ------------------------------------------------------------------------------
@@ -90,33 +95,33 @@ class Guards:
 
     def of(self, module: nn.Module) -> tuple[Guard, ...]:
         """The guards for a captured module; from now on they count as asked."""
-        found = guard_lines.holding(self._rank.plan, self._name(module))
+        found = guard_lines.holding(self._rank.plan, self._rank.name_of(module))
         self._asked.update(guard.address for guard in found)
         return found
 
-    def _name(self, module: nn.Module) -> str | None:
-        """Of the module's root; of one that has not trained yet the `model` block that means it."""
-        root = self._rank.root_of(module)
-        if root is not None:
-            return root.name
-        for model in self._rank.plan.models:
-            if names_class(model.is_, type(module)):
-                return model.label
-        return None
+    def unasked(self, *, ended: bool = False) -> list[Diagnostic]:
+        """Guards that no captured call came past although the model they are for was called.
 
-    def unasked(self) -> list[Diagnostic]:
-        """Guards that no call came past; none is passed over in silence."""
-        held = {g.address for r in self._rank.roots for g in self._holding(r)}
+        Args:
+            ended: no call comes any more, so a model that was not called counts too.
+        """
+        pending = [g for g in self._rank.plan.guards if g.address not in self._asked]
+        if not pending:
+            return []
+        roots = self._rank.roots
+        judged = [r for r in roots if ended or (r.called and not self._rank.capture_of(r).region)]
+        held = {g.address for r in judged for g in self._holding(r)}
+        known = {None, *(r.name for r in roots)}
         return [
             Diagnostic(
                 "SG0725",
                 f"no captured call came past `{guard.address}`",
                 None if guard.span is None else Label(guard.span),
-                notes=tuple(f"`{r.name}` runs on {r.engine}: {r.why}" for r in self._rank.roots),
+                notes=tuple(f"`{r.name}` runs on {r.engine}: {r.why}" for r in roots),
                 help="let the plan or the script compile the module that it is for, or take it out",
             )
-            for guard in self._rank.plan.guards
-            if guard.address not in self._asked and (guard.address in held or guard.model)
+            for guard in pending
+            if guard.address in held or (ended and guard.model not in known)
         ]
 
     def _holding(self, root: Root) -> tuple[Guard, ...]:
@@ -147,14 +152,19 @@ class Guards:
 
     @contextmanager
     def compiling(
-        self, misses: list[Miss], did: str, checks: list[Callable[[Any, Any], None]]
+        self,
+        module: nn.Module,
+        misses: list[Miss],
+        did: str,
+        checks: list[Callable[[Any, Any], None]],
     ) -> Iterator[None]:
         """Around the first call of a variant: what is compiled in it is the cost of the misses.
 
         Args:
             checks: what looks at every graph that is compiled in it, with its inputs.
         """
-        before, now = self._open, _Open(misses, did, script_line(), checks=checks)
+        cls = type(module).__qualname__
+        before, now = self._open, _Open(cls, misses, did, script_line(), checks=checks)
         self._open = now
         try:
             yield
@@ -166,22 +176,34 @@ class Guards:
 
     def graph(self, gm: Any, inputs: Any) -> None:
         """Dynamo has made a graph, which is about to be compiled."""
-        if self._open is not None:
-            for check in self._open.checks:
-                check(gm, inputs)
+        if self._open is None:
+            return
+        for check in self._open.checks:
+            check(gm, inputs)
+        found = torch_api.compiling_frame()
+        if found is not None and not torch_api.is_captured_call(found[0]):
+            why = (
+                f"a call of `{self._open.cls}` breaks into several graphs, and its variants share "
+                "those of the functions behind the break: torch may join their sizes into one"
+            )
+            self._rank.once(events.NoteAdded, "guard", why)
 
-    def compiled(self, root: Root | None, seconds: float, why: str) -> None:
+    def compiled(self, seconds: float, why: str) -> None:
         """A compile is over; `why` is Dynamo's reason when it compiled something again."""
         if self._open is not None:
             self._open.seconds += seconds
         if why:
-            self._found_by_dynamo(root, seconds, why)
+            self._found_by_dynamo(seconds, why)
 
-    def _found_by_dynamo(self, root: Root | None, seconds: float, why: str) -> None:
-        cause = next(causes(why), None)
+    def _found_by_dynamo(self, seconds: float, why: str) -> None:
+        call = self._call()
+        module = None if call is None else call.f_locals["module"]
+        cause = next(causes(why, of_call=_compiles_call_of(module)), None)
         if cause is None:
             return
-        new = self._met(root, cause)
+        new = cause.new
+        if new is None and cause.path is not None and call is not None:
+            new = _met(cause.path, call)
         old = "other" if cause.old is None else spelled(cause.old)
         line = ""
         if cause.path is not None:
@@ -199,18 +221,25 @@ class Guards:
             line,
         )
 
-    def _met(self, root: Root | None, cause: Cause) -> Any:
-        """The value that the failed guard met, None when it cannot be told."""
-        if cause.new is not None or cause.path is None or root is None:
-            return cause.new
-        frame = self._call()
-        if frame is None:
-            return None
-        try:
-            read = reader(cause.path, root.module)
-            return read(frame.f_locals["args"], frame.f_locals["kwargs"])
-        except NotThere:
-            return None
+    def step_compiled(self, region: str, seconds: float, why: str) -> None:
+        """The step of an optimizer was compiled again, for which no guard can be written."""
+        cause = next(causes(why, of_call=False), None)
+        if cause is not None:
+            watched, old = cause.watched, "other"
+            if cause.old is not None:
+                watched, old = watched.partition(" == ")[0], spelled(cause.old)
+            self._rank.emit(
+                events.GuardMissed,
+                "",
+                f"{region}: {watched}",
+                old,
+                "other",
+                script_line(),
+                "recompiled",
+                seconds,
+                cause.text,
+                "",
+            )
 
     def _call(self) -> FrameType | None:
         """The captured call that runs now."""
@@ -244,24 +273,26 @@ class Guards:
         return ""
 
     def fell_back(self, module: nn.Module, why: str) -> None:
-        root = self._rank.root_of(module)
-        name = "" if root is None else root.name
         frame = f"{type(module).__qualname__}.forward"
+        name = self._rank.name_of(module) or ""
         self._rank.once(events.FallbackTaken, name, f"`{frame}` fell back to eager", why)
 
-    def fixed(self, guard: Guard) -> Callable[[Any, Any], None]:
-        """A check that a graph leaves a size of a range open."""
+    def fixed(self, guard: Guard, module: nn.Module) -> Callable[[Any, Any], None]:
+        """A check that the graph of a module's call leaves a size of a range open."""
+        key, dim = guard.on.input, guard.on.dim
+        sources = Argument.of(key, module).sources
 
         def check(gm: Any, inputs: Any) -> None:
             for node in gm.graph.nodes:
                 value = node.meta.get("example_value")
-                if node.op != "placeholder" or not isinstance(value, torch.Tensor):
-                    continue
-                found = next(causes(f"0/0: {torch_api.input_source(node)} == 0"), None)
-                if found is None or found.path is None or found.path.input != guard.on.input:
-                    continue
-                if guard.on.dim is not None and torch_api.is_fixed(value.shape[guard.on.dim]):
-                    self._not_one_graph(guard, value.shape[guard.on.dim])
+                if (
+                    node.op == "placeholder"
+                    and torch_api.input_source(node) in sources
+                    and isinstance(value, torch.Tensor)
+                    and dim is not None
+                    and torch_api.is_fixed(value.shape[dim])
+                ):
+                    self._not_one_graph(guard, value.shape[dim])
 
         return check
 
@@ -279,12 +310,19 @@ class Guards:
         )
 
 
-def script_line() -> str:
-    """`train.py:57`: the innermost line that is neither torch's nor ours; empty without one."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if package not in _OURS and not frame.f_code.co_filename.startswith("<"):
-            return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-        frame = frame.f_back
-    return ""
+def _compiles_call_of(module: nn.Module | None) -> bool:
+    """Whether Dynamo compiles a module's captured call now, or the `forward` that it reaches."""
+    found = torch_api.compiling_frame()
+    if module is None or found is None:
+        return False
+    forward = inspect.unwrap(module.forward)
+    return torch_api.is_captured_call(found[0]) or found[0] is getattr(forward, "__code__", None)
+
+
+def _met(path: GuardPath, call: FrameType) -> Any:
+    """What a captured call has at a path, None when it cannot be told."""
+    try:
+        read = reader(path, call.f_locals["module"])
+        return read(call.f_locals["args"], call.f_locals["kwargs"])
+    except NotThere:
+        return None

@@ -6,10 +6,10 @@ Listens to Dynamo's own log records, which carry the place and the reason; refus
 from __future__ import annotations
 
 import logging
-import os
 import re
 from collections.abc import Callable
 
+from sgplan.interpreter.places import spelled_place
 from sgplan.planner.facts import MissFact
 
 # Dynamo's artifact loggers for graph breaks, and its warning that a frame runs eagerly from now on.
@@ -75,7 +75,7 @@ def graph_break(text: str) -> MissFact | None:
     place = skipped or _PLACE.search(text)
     if place is None:
         return None
-    where = f"{os.path.basename(place['file'])}:{place['line']}"
+    where = spelled_place(place["file"], place["line"])
     if skipped is not None:
         return MissFact(
             f"{skipped['name']}, {where}",

@@ -24,6 +24,7 @@ from sgplan.planner.facts import OptimizerFact
 
 if TYPE_CHECKING:
     from sgplan.interpreter.rank import Rank
+    from sgplan.interpreter.roots import Root
 
 FUSIBLE: tuple[type[Optimizer], ...] = (Adam, AdamW, SGD, Adagrad)
 _CHOICES = ("foreach", "fused", "capturable", "differentiable")
@@ -50,11 +51,15 @@ def install(fusing: Fusing, watch: StepWatch) -> None:
         _patch(cls, fusing)
 
     def built(optimizer: Optimizer) -> None:
-        if type(optimizer) not in FUSIBLE and fusing.wanted(optimizer.param_groups):
-            name = type(optimizer).__name__
-            fusing.refused(optimizer, f"`{name}` has no fused form that sgplan knows")
+        why = _no_fused_form(type(optimizer))
+        if why and fusing.wanted(optimizer.param_groups):
+            fusing.refused(optimizer, why)
 
     watch.on_built.append(built)
+
+
+def _no_fused_form(cls: type[Optimizer]) -> str:
+    return "" if cls in FUSIBLE else f"`{cls.__name__}` has no fused form that sgplan knows"
 
 
 def _patch(cls: type[Optimizer], fusing: Fusing) -> None:
@@ -107,6 +112,8 @@ class Optimizers:
         self._rank = rank
         self._fused: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._objections: weakref.WeakKeyDictionary[Optimizer, str] = weakref.WeakKeyDictionary()
+        # Why a step cannot be compiled; asked where a root is found after its optimizer was built.
+        self.objection: Callable[[Optimizer], str] = lambda optimizer: ""
 
     def wants_fused(self, parameters: Sequence[Any]) -> bool:
         """Whether the plan asks for a fused optimizer over these parameters."""
@@ -116,11 +123,48 @@ class Optimizers:
         """Whether the plan asks for a compiled step of this optimizer."""
         return self._wish(optimizer.param_groups) == "compiled"
 
+    def barred(self, optimizer: Optimizer) -> str:
+        """Why the plan compiles no step of this optimizer; empty when it may be compiled."""
+        capture = self._rank.plan.capture_of(self._owner(optimizer.param_groups))
+        return "`capture.engine = eager` compiles nothing" if capture.engine == "eager" else ""
+
     def _wish(self, parameters: Sequence[Any]) -> str:
-        ids = {id(parameter) for entry in parameters for parameter in _tensors_of(entry)}
-        roots = self._rank.roots
-        root = next((r for r in roots if any(id(p) in ids for _, p in r.parameters)), None)
-        return self._rank.plan.update_of(None if root is None else root.name).optimizer
+        return self._rank.plan.update_of(self._owner(parameters)).optimizer
+
+    def _owner(self, parameters: Sequence[Any]) -> str | None:
+        """Name of the model that most elements belong to, None as long as it is not known.
+
+        A module that the script compiles is known before it trains.
+        """
+        owned = {
+            id(parameter): name
+            for module in self._rank.compiled
+            if (name := self._rank.name_of(module)) is not None
+            for parameter in module.parameters()
+        }
+        owned |= {id(p): root.name for root in self._rank.roots for _, p in root.parameters}
+        votes: Counter[str] = Counter()
+        for tensor in (tensor for entry in parameters for tensor in _tensors_of(entry)):
+            if id(tensor) in owned:
+                votes[owned[id(tensor)]] += tensor.numel()
+        return votes.most_common(1)[0][0] if votes else None
+
+    def root_found(self, root: Root) -> None:
+        """Judge the optimizers that were built before it was known whose parameters they have."""
+        wish = self._rank.plan.update_of(root.name).optimizer
+        for optimizer in self._rank.steps.optimizers():
+            known = optimizer in self._objections
+            if known or self._owner(optimizer.param_groups) != root.name:
+                continue
+            late = f"it was built before the script made `{root.name}` known (DDP, torch.compile)"
+            fused = optimizer in self._fused
+            if fused and wish == "as_written":
+                cls = type(optimizer).__name__
+                self._rank.once(events.FallbackTaken, root.name, f"{cls} fused", late)
+            elif wish == "fused" and not fused:
+                self.cannot_follow(optimizer, _no_fused_form(type(optimizer)) or late)
+            elif wish == "compiled" and (why := self.objection(optimizer)):
+                self.cannot_follow(optimizer, why)
 
     def fused_built(self, optimizer: Optimizer) -> None:
         """The plan made this one fused."""
@@ -141,17 +185,13 @@ class Optimizers:
     def step_compiled(self, optimizer: Optimizer, region: str, seconds: float, cache: str) -> None:
         """A step was compiled, for the first time or because its inputs are others."""
         found = torch_api.compiling_frame()
-        why = "" if found is None else found[1].strip().partition("\n")[0]
-        self._rank.emit(events.CompileFinished, region, seconds, cache, why)
+        why = "" if found is None else found[1].strip()
+        self._rank.emit(events.CompileFinished, region, seconds, cache, why.partition("\n")[0])
+        self._rank.guards.step_compiled(region, seconds, why)
 
     def fact(self, optimizer: Optimizer) -> OptimizerFact:
-        """An optimizer as pure data; it belongs to the root most of its elements belong to."""
-        owned = {id(p): root.name for root in self._rank.roots for _, p in root.parameters}
-        votes: Counter[str] = Counter()
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                votes[owned.get(id(parameter), "")] += parameter.numel()
-        root = votes.most_common(1)[0][0] if votes else ""
+        """An optimizer as pure data."""
+        root = self._owner(optimizer.param_groups) or ""
         why = self._objections.get(optimizer, "")
         compiled = not why and self.wants_compiled(optimizer)
         fused = "fused" if optimizer in self._fused else "as_written"

@@ -12,6 +12,7 @@ import os
 import resource
 import sys
 import traceback
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -55,6 +56,7 @@ class Rank:
         plan, mode, rank, world, device: what it was started with.
         folder: the run folder.
         roots: in the order in which they were found.
+        compiled: modules that the script compiles, roots or not.
         steps: the step watch.
         peers: what is said to the other ranks and heard of them.
         optimizers: what became of the script's.
@@ -83,6 +85,7 @@ class Rank:
         self.device = plan.device
         self.planner = planner
         self.roots: list[Root] = []
+        self.compiled: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self.names = RootNames(plan.models)
         self.steps = StepWatch(self.emit, self._step_ended)
         self.peers = Peers(self)
@@ -172,6 +175,9 @@ class Rank:
         if not self._judged and self.steps.step:
             found = self.planner.miscounted(self.plan, self.facts())
             self.report(replace(problem, severity="warning") for problem in found)
+        if how == "returned" and self.steps.step:
+            unasked = self.guards.unasked(ended=True)
+            self.report(replace(problem, severity="warning") for problem in unasked)
         self.peers.publish_end()
         self.write_part()
         self.emit(events.ScriptEnded, how, detail, self.steps.step, peak_rss())
@@ -192,6 +198,21 @@ class Rank:
 
     def capture_of(self, root: Root | None) -> Capture:
         return self.plan.capture_of(None if root is None else root.name)
+
+    def capture_for(self, module: nn.Module) -> Capture:
+        """What the plan says of a module, whether it is a root, a part of one, or none yet."""
+        return self.plan.capture_of(self.name_of(module))
+
+    def name_of(self, module: nn.Module) -> str | None:
+        """Name of the root that a module is or is part of.
+
+        Of a module that has not trained yet the label of the `model` block that means it, else
+        None.
+        """
+        root = self.root_of(module)
+        if root is None:
+            root = next((root for root in self.roots if root.owned.holds(module)), None)
+        return self.names.expected(module) if root is None else root.name
 
     def sync_of(self, root: Root) -> Sync:
         return self.plan.sync_of(root.name)
@@ -221,6 +242,7 @@ class Rank:
             len(root.parameters),
             root.numel,
         )
+        self.optimizers.root_found(root)
         self.lower()
 
     def describe(self, root: Root) -> None:
@@ -401,7 +423,7 @@ class Rank:
             self.report(
                 replace(found, severity="warning") for found in shortfalls.unmatched_models(self)
             )
-            self.report(self.guards.unasked())
+        self.report(self.guards.unasked())
         self.peers.compare(self.steps.step + 1)
         self.write_part()
 

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sgplan.grammar.plan import GuardPath
+from sgplan.interpreter.arguments import given_key, local_name
+from sgplan.interpreter.places import spelled_place
+from sgplan.planner.capture.provenance import attribute_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +49,6 @@ _EQUAL = re.compile(r"^(?P<source>\S+) == (?P<old>'[^']*'|\S+)")
 _STATE = re.compile(r"GLOBAL_STATE changed: (?P<what>\w+)")
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _BESIDE = re.compile(r"# .*  # (?P<file>\S+):(?P<line>\d+) in ")
-_KEY = re.compile(r"^(?:L\[')?(?P<group>args|kwargs)(?:'\])?\[(?P<key>\d+|'[^']+')\]$")
-_STEP = re.compile(r"(?:\.__dict__\['_modules'\]|\._modules)\['([^']+)'\]")
-_OWNER = re.compile(r"^(?:L\[')?(?:fn(?:'\])?\.__self__|self(?:'\])?)")
 _DTYPES = {
     "Float": "float32",
     "Double": "float64",
@@ -62,28 +62,33 @@ _DTYPES = {
 }
 
 
-def causes(reason: str) -> Iterator[Cause]:
-    """What failed, one for each compiled entry, the newest first."""
+def causes(reason: str, *, of_call: bool = True) -> Iterator[Cause]:
+    """What failed, one for each compiled entry, the newest first.
+
+    Args:
+        of_call: the frame is a captured call or the `forward` behind it. Other frames have locals
+            and a `self` of their own, which no path of the language means.
+    """
     parts = re.split(r"(?m)^(?=\d+/\d+: )", reason)
     for part in filter(None, map(str.strip, parts)):
-        yield _cause(_ENTRY.sub("", part))
+        yield _cause(_ENTRY.sub("", part), of_call)
 
 
-def _cause(text: str) -> Cause:
+def _cause(text: str, of_call: bool) -> Cause:
     head = text.splitlines()[0].strip()
     where = _place(text)
     guard = re.split(r"\s+# ", head)[0].strip()
     if found := _TENSOR.search(head):
-        path = _tensor_path(found)
+        path = _tensor_path(found) if of_call else None
         old, new = _value(found["old"], found["what"]), _value(found["new"], found["what"])
         watched = str(path) if path else f"{found['what']} of `{found['source']}`"
         return Cause(path, watched, old, new, where, guard)
     if found := _SIZE.search(guard):
-        key = _input(found["source"])
+        key = _input(found["source"]) if of_call else None
         path = None if key is None else GuardPath(key, "shape", int(found["dim"]))
         return Cause(path, str(path or guard), None, None, where, guard)
     if found := _EQUAL.match(guard):
-        path = _path(found["source"])
+        path = _path(found["source"]) if of_call else None
         return Cause(path, str(path or guard), _literal(found["old"]), None, where, guard)
     if found := _STATE.search(head):
         return Cause(None, found["what"], None, None, where, guard)
@@ -115,33 +120,25 @@ def _literal(text: str) -> Any:
 
 def _input(source: str) -> int | str | None:
     """Place or name of an argument, None for anything else."""
-    found = _KEY.match(source)
-    if found is not None:
-        return _literal(found["key"])
-    plain = re.match(r"^(?:L\[')?([A-Za-z_]\w*)(?:'\])?$", source)
-    return plain[1] if plain and plain[1] not in ("self", "fn", "args", "kwargs") else None
+    key = given_key(source)
+    return local_name(source) if key is None else key
 
 
 def _path(source: str) -> GuardPath | None:
     key = _input(source)
     if key is not None:
         return GuardPath(key, "value")
-    owner = _OWNER.match(source)
-    if owner is None:
-        return None
-    rest = source[owner.end() :]
-    steps = _STEP.findall(rest)
-    name = _STEP.sub("", rest).removeprefix(".")
-    return GuardPath(".".join(steps), "attribute", attribute=name) if name.isidentifier() else None
+    found = attribute_path(source)
+    return None if found is None else GuardPath(found[0], "attribute", attribute=found[1])
 
 
 def _place(text: str) -> str:
     """`train.py:12`: the innermost line of the script, torch's own lines left out."""
     frames = [f for f in _FRAME.findall(text) if f"{os.sep}torch{os.sep}" not in f[0]]
     if frames:
-        return f"{os.path.basename(frames[-1][0])}:{frames[-1][1]}"
+        return spelled_place(*frames[-1])
     beside = _BESIDE.search(text.splitlines()[0])
     # Dynamo shortens this one to the end of the path.
     if beside is None or beside["file"].startswith(("nn/", "torch/")):
         return ""
-    return f"{os.path.basename(beside['file'])}:{beside['line']}"
+    return spelled_place(beside["file"], beside["line"])

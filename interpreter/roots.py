@@ -135,6 +135,11 @@ class Owned:
     def is_module(self, module: nn.Module) -> bool:
         return self._module() is module
 
+    def holds(self, module: nn.Module) -> bool:
+        """Whether a module is a part of this one."""
+        own = self._module()
+        return own is not None and any(part is module for part in own.modules())
+
     def parameters(self) -> list[tuple[str, nn.Parameter]]:
         return [(name, found) for name, ref in self._parameters if (found := ref()) is not None]
 
@@ -228,24 +233,30 @@ class RootNames:
 
     def name(self, module: nn.Module) -> str:
         """The label of the `model` block that means this module, else `model`, `model1`, … ."""
-        meant = [
-            model.label
-            for model in self._models
-            if model.label is not None
-            and names_class(model.is_, type(module))
-            and self._count(model.label) == model.nth
-        ]
+        meant = self._meant(module)
+        for label, _ in self._of_class(module):
+            self._seen[label] = self._seen.get(label, 0) + 1
         self._matched.update(meant)
         if meant:
             return meant[0]
         self._plain += 1
         return "model" if self._plain == 1 else f"model{self._plain - 1}"
 
-    def _count(self, label: str) -> int:
-        """How many modules of a block's class came before this one."""
-        nth = self._seen.get(label, 0)
-        self._seen[label] = nth + 1
-        return nth
+    def expected(self, module: nn.Module) -> str | None:
+        """The label that a module gets if it is the next root; None when no block means it."""
+        return next(iter(self._meant(module)), None)
+
+    def _meant(self, module: nn.Module) -> list[str]:
+        """Labels of the blocks whose `nth` is the number of modules that came before this one."""
+        return [label for label, nth in self._of_class(module) if self._seen.get(label, 0) == nth]
+
+    def _of_class(self, module: nn.Module) -> list[tuple[str, int]]:
+        """Label and `nth` of the blocks that name the class of a module."""
+        return [
+            (model.label, model.nth)
+            for model in self._models
+            if model.label is not None and names_class(model.is_, type(module))
+        ]
 
     def unmatched(self) -> Iterator[Model]:
         """`model` blocks that no root answered to."""

@@ -31,10 +31,12 @@ def spelled(value: Any) -> str:
 
 def guard_line(guard: Guard, allow: Sequence[Any] | Interval | RealInterval) -> str:
     """The guard as it would be written with that `allow`; what was written beside it stays."""
-    parts = [f"on = {guard.on}", f"allow = {allow_text(allow)}"]
+    parts = [] if guard.model is None else [f'model = "{guard.model}"']
+    parts += [f"on = {guard.on}", f"allow = {allow_text(allow)}"]
     if "otherwise" in guard.written:
         parts.append(f"otherwise = {_otherwise(guard.otherwise)}")
-    parts += [f"{n} = {getattr(guard, n)}" for n in ("budget", "spent") if n in guard.written]
+    numbers = ("budget", "spent", "priority")
+    parts += [f"{name} = {getattr(guard, name)}" for name in numbers if name in guard.written]
     return f'guard "{guard.label}" {{ {"  ".join(parts)} }}'
 
 
@@ -147,9 +149,12 @@ def guard_rows(plan: Plan) -> Iterator[list[str]]:
 
 
 def holding(plan: Plan, root: str | None) -> tuple[Guard, ...]:
-    """The guards for one root; of those on one path the one of the highest priority."""
+    """The guards for one root; of those on one path the one of the highest priority.
+
+    Of one priority the one that names the model holds, wherever it is written.
+    """
     found = [g for g in plan.guards if g.model in (None, root)]
-    found.sort(key=lambda guard: -(guard.priority or 0))
+    found.sort(key=lambda guard: (-(guard.priority or 0), guard.model is None))
     best: dict[GuardPath, Guard] = {}
     for guard in found:
         best.setdefault(guard.on, guard)

@@ -71,6 +71,7 @@ __all__ = [
     "inductor_config",
     "inductor_wrapper",
     "input_source",
+    "is_captured_call",
     "is_fake",
     "is_fixed",
     "is_input_alias",
@@ -307,6 +308,9 @@ def dynamo_error() -> type[BaseException]:
     from torch._dynamo.exc import TorchDynamoException
 
     return TorchDynamoException
+def is_captured_call(code: CodeType) -> bool:
+    """Whether a frame is that of a `wrap_inline` call, not a function that the call reaches."""
+    return code.co_filename.endswith("external_utils.py")
 
 
 def varies(call: Callable[..., Any], sources: Mapping[str, Sequence[bool] | None]) -> None:

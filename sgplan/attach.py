@@ -127,14 +127,14 @@ def _install(
     fusing = optimizers.Fusing(found.wants_fused, found.fused_built, found.cannot_follow)
     optimizers.install(fusing, rank.steps)
     if any(update.optimizer == "compiled" for update in plan.updates):
-        eager = plan.capture_of(None).engine == "eager"
         compiling_steps = compiled_step.CompilingSteps(
             found.wants_compiled,
             found.step_compiles,
             found.step_compiled,
             found.cannot_follow,
-            "`capture.engine = eager` compiles nothing" if eager else "",
+            found.barred,
         )
+        found.objection = compiling_steps.objection
         compiled_step.install(compiling_steps, rank.steps)
     unsupported.watch_spawn(lambda text: rank.once(events.NoteAdded, "unsupported", text))
     rank.watch_exit()

@@ -199,11 +199,13 @@ class Summary:
     def _guard_missed(self, state: RankState, event: events.GuardMissed) -> None:
         self.guard_misses.append((state.rank, event))
         place = f" at {event.where}" if event.where else ""
-        text = f"{event.path} {event.old} -> {event.new}{place}"
+        change = "" if event.old == event.new else f" {event.old} -> {event.new}"
+        text = f"{event.path}{change}{place}"
         fold = self.recompiles
         if event.did != "recompiled":
             text, fold = f"{text}, {event.did}", self.misses
-        line = f"; to declare it: {event.line}" if event.line else f"; {event.why}"
+        why = "" if event.why in event.path else f"; {event.why}"
+        line = f"; to declare it: {event.line}" if event.line else why
         fold.add(state.rank, event.guard or "no guard", text + line, event.seconds)
 
     def _missed_capture(self, state: RankState, event: events.CaptureMissed) -> None:

@@ -6,6 +6,7 @@ reach a plan, a listing or a selector.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -16,6 +17,11 @@ import torch.fx as fx
 from sgplan.planner import torch_api
 
 _ROOT = re.compile(r"\A[LG]\[[^\]]*\](?:\.__self__|\.__wrapped__|\.__func__)*")
+# The root in a reason of a recompile, which may leave out the dictionary of the frame.
+_OWNER = re.compile(r"^(?:L\[')?(?:fn(?:'\])?\.__self__|self(?:'\])?)")
+# Dynamo's name depends on whether the script reached a module by name or by iteration.
+_STEPS = ("__dict__['_modules']", "_modules")
+_STEP = re.compile(rf"\.(?:{'|'.join(map(re.escape, _STEPS))})\['([^']+)'\]")
 _KEY = re.compile(r"\[(['\"]?)([^\]'\"]*)\1\]")
 _ARGUMENT = re.compile(r"\AL\['args'\]\[(\d+)\]\Z")
 _LAST_KEY = re.compile(r"\[['\"](\w+)['\"]\]\Z")
@@ -40,6 +46,26 @@ def module_path(raw: str, modules: Collection[str] = ()) -> str:
     while parts and parts[0] == "module" and ".".join(parts) not in modules:
         parts = parts[1:]
     return ".".join(parts)
+
+
+def attribute_path(source: str) -> tuple[str, str] | None:
+    """`fn.__self__._modules['layers']._modules['0'].kind` -> (`layers.0`, `kind`); else None."""
+    owner = _OWNER.match(source)
+    if owner is None:
+        return None
+    rest = source[owner.end() :]
+    name = _STEP.sub("", rest).removeprefix(".")
+    return (".".join(_STEP.findall(rest)), name) if name.isidentifier() else None
+
+
+def attribute_sources(module: str, name: str) -> list[str]:
+    """The names that Dynamo may have for an attribute of a module of a captured call."""
+    steps = module.split(".") if module else []
+    ways = itertools.product(_STEPS, repeat=len(steps))
+    prefixes = (
+        "".join(f".{way}[{step!r}]" for way, step in zip(each, steps, strict=True)) for each in ways
+    )
+    return [f"L['fn'].__self__{prefix}.{name}" for prefix in prefixes]
 
 
 def module_of(node: fx.Node, modules: Collection[str] = ()) -> str:

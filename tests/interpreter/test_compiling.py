@@ -23,6 +23,8 @@ pytestmark = [
     pytest.mark.usefixtures("group", "patched"),
     # torch says this of itself when Inductor is first imported.
     pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated"),
+    # Dynamo looks at the gradient of what a graph passes on to the next.
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
 ]
 
 X = torch.ones(4, 3)
@@ -188,3 +190,92 @@ def test_a_compiled_root_lists_its_region(script: Script) -> None:
     regions = {event.region for event in script.kept.of(events.GraphCaptured)}
     assert len(regions) == 1
     assert "Net.forward" in regions.pop()
+
+
+class Breaks(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break()
+        return super().forward(x)
+
+
+class Other(Breaks):
+    pass
+
+
+G = 'model "G" {{ is = "{name}" }}\ncapture "g" {{ model = "G"  {body} }}'
+
+
+def for_g(cls: type, body: str) -> str:
+    """A plan that says something of the model of one class only."""
+    return G.format(name=f"{cls.__module__}:{cls.__qualname__}", body=body)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_whole_graph_is_asked_of_the_model_that_the_block_names(
+    compiled: bool, tmp_path: Path
+) -> None:
+    script = Script(tmp_path, for_g(Breaks, "graph = whole"))
+    torch.compile(Other())(X)
+    model = torch.compile(Breaks()) if compiled else DDP(Breaks())
+    assert script.kept.codes() == []
+    with pytest.raises(Left):
+        model(X)
+    assert script.kept.codes() == ["SG0503"]
+
+
+class Outer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = Breaks()
+        self.part.compile()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.part(x)
+
+
+def test_a_part_of_a_model_is_under_the_block_of_the_model(tmp_path: Path) -> None:
+    script = Script(tmp_path, for_g(Outer, "graph = whole"))
+    model = DDP(Outer())
+    with pytest.raises(Left):
+        model(X)
+    assert script.kept.codes() == ["SG0503"]
+
+
+def test_the_eager_engine_of_one_model_leaves_the_others_compiled(tmp_path: Path) -> None:
+    script = Script(tmp_path, for_g(Net, "engine = eager"))
+    torch.compile(Net())(X)
+    assert script.directions() == []
+    torch.compile(Other())(X)
+    assert set(script.directions()) == set(BOTH)
+    eager, other = script.rank.roots
+    assert (eager.name, eager.engine, eager.why) == ("G", "eager", "`capture.engine = eager`")
+    assert other.engine == "inductor"
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_the_eager_engine_of_one_model_holds_inside_ddp(early: bool, tmp_path: Path) -> None:
+    script = Script(tmp_path, for_g(Net, "engine = eager"))
+    (DDP(torch.compile(Net())) if early else torch.compile(DDP(Net())))(X)
+    assert script.directions() == []
+    (root,) = script.rank.roots
+    assert root.engine == "eager"
+
+
+def test_one_model_may_be_compiled_where_all_others_are_eager(tmp_path: Path) -> None:
+    script = Script(
+        tmp_path, 'capture "all" { engine = eager }\n' + for_g(Net, "engine = inductor")
+    )
+    DDP(Net())(X)
+    assert script.directions() == BOTH
+    torch.compile(Other())(X)
+    torch.compile(lambda x: x * 2)(X)
+    assert script.directions() == BOTH
+    assert script.rank.roots[0].engine == "inductor"
+
+
+def test_a_setting_for_one_model_does_not_win_over_another(tmp_path: Path) -> None:
+    script = Script(tmp_path, for_g(Net, "dynamic = on"))
+    torch.compile(Other(), dynamic=False)(X)
+    assert script.kept.of(events.SettingOverridden) == []
+    torch.compile(Net(), dynamic=False)(X)
+    assert len(script.kept.of(events.SettingOverridden)) == 1

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from sgplan.grammar.plan import Guard, GuardPath, Interval, Plan
-from sgplan.interpreter.guard_values import NotThere, reader, sources
+from sgplan.interpreter.arguments import Argument, NotThere
+from sgplan.interpreter.guard_values import reader, sources
 from sgplan.interpreter.guarded import Guarded
 from sgplan.interpreter.guards import Guards
 from tests.planner.build import plan as resolved
@@ -70,6 +71,44 @@ def test_a_path_that_leads_nowhere_says_so(path: GuardPath, why: str) -> None:
     assert why in str(found.value)
 
 
+class Starred(nn.Module):
+    def forward(self, x: Tensor, /, *rest: Tensor, heat: float = 1.0, **more: float) -> Tensor:
+        return x * heat
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (GuardPath("heat", "value"), 0.5),
+        (GuardPath("other", "value"), 3.0),
+        (GuardPath("x", "shape", 1), 5),
+        (GuardPath(1, "shape", 1), 4),
+    ],
+)
+def test_only_what_is_passed_by_place_has_a_place(path: GuardPath, value: Any) -> None:
+    args, kwargs = (X, torch.ones(2, 4)), {"heat": 0.5, "other": 3.0}
+    assert reader(path, Starred())(args, kwargs) == value
+
+
+def test_dynamo_knows_an_argument_by_place_and_by_name() -> None:
+    assert Argument.of("mask", Net()).sources == ("L['args'][1]", "L['kwargs']['mask']")
+    assert Argument.of("heat", Starred()).sources == ("L['kwargs']['heat']",)
+    assert Argument.of("x", Starred()).sources == ("L['args'][0]",)
+    assert Argument.of(2, Starred()).sources == ("L['args'][2]",)
+    assert sources(GuardPath("heat", "value"), Net(), (X,), {}, 1.0) == {
+        "L['args'][2]": None,
+        "L['kwargs']['heat']": None,
+    }
+
+
+def test_an_attribute_is_that_of_the_module_that_is_there_now() -> None:
+    net = Net()
+    read = reader(GuardPath("layers.0", "attribute", attribute="training"), net)
+    assert read((), {}) is True
+    net.layers[0] = nn.Linear(4, 4).eval()
+    assert read((), {}) is False
+
+
 def test_what_has_the_size_in_common_varies_with_it() -> None:
     found = sources(GuardPath(0, "shape", 1), Net(), (X,), {"mask": MASK}, 5)
     assert found == {"L['args'][0]": [False, True, False], "L['kwargs']['mask']": [False, True]}
@@ -83,7 +122,7 @@ class _Rank:
         self.roots: list[Any] = []
         self.steps = SimpleNamespace(own=0.0)
 
-    def root_of(self, module: nn.Module) -> None:
+    def name_of(self, module: nn.Module) -> None:
         return None
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,10 +9,11 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
-from sgplan.interpreter import optimizers
+from sgplan.interpreter import events, optimizers
+from sgplan.interpreter.compiled_step import CompilingSteps
 from sgplan.interpreter.optimizers import Fusing
 
-from .world import watched
+from .world import rank_under, root_of, watched
 
 pytestmark = pytest.mark.usefixtures("patched")
 
@@ -171,3 +173,85 @@ def test_fused_and_plain_steps_are_close(told: Told) -> None:
     fused = trained(lambda p: AdamW(p, lr=0.1))
     plain = trained(lambda p: AdamW(p, lr=0.1, foreach=True))
     torch.testing.assert_close(fused, plain, rtol=1e-6, atol=1e-7)
+
+
+class Late:
+    """The optimizers of a rank whose model becomes known after they were built."""
+
+    def __init__(self, folder: Path, wish: str) -> None:
+        name = f"{Net.__module__}:{Net.__qualname__}"
+        body = f'model "G" {{ is = "{name}" }}\nupdate {{ model = "G"  optimizer = {wish} }}'
+        self.rank, self.kept = rank_under(folder, body)
+        self.found = self.rank.optimizers
+        self.rank.steps.install()
+        fusing = Fusing(self.found.wants_fused, self.found.fused_built, self.found.cannot_follow)
+        optimizers.install(fusing, self.rank.steps)
+        steps = CompilingSteps(
+            self.found.wants_compiled,
+            self.found.step_compiles,
+            self.found.step_compiled,
+            self.found.cannot_follow,
+            self.found.barred,
+        )
+        self.found.objection = steps.objection
+
+    def fallen_back(self) -> list[tuple[str, str]]:
+        return [(event.what, event.why) for event in self.kept.of(events.FallbackTaken)]
+
+
+class Net(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(3, 2)
+
+
+LATE = "it was built before the script made `G` known (DDP, torch.compile)"
+
+
+class Mine(AdamW):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("wish", "cls", "told"),
+    [
+        ("fused", AdamW, [("AdamW as written", LATE)]),
+        ("fused", Mine, [("Mine as written", "`Mine` has no fused form that sgplan knows")]),
+        ("compiled", AdamW, []),
+        (
+            "compiled",
+            Mine,
+            [("Mine as written", "`Mine` is no optimizer of torch that sgplan compiles")],
+        ),
+    ],
+)
+def test_what_one_model_wants_is_judged_when_it_is_known(
+    wish: str, cls: type[Optimizer], told: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    late, module = Late(tmp_path, wish), Net()
+    made: Any = cls
+    optimizer = made(module.parameters())
+    assert late.fallen_back() == []
+    late.rank.add_root(root_of(module, name="G"))
+    assert late.fallen_back() == told
+    wanted = "compiled" if wish == "compiled" and not told else "as_written"
+    assert late.found.fact(optimizer).kind == wanted
+
+
+def test_a_model_that_the_script_compiles_is_known_before_it_trains(tmp_path: Path) -> None:
+    late, module = Late(tmp_path, "fused"), Net()
+    late.rank.compiled.add(module)
+    optimizer = AdamW(module.parameters())
+    assert optimizer.defaults["fused"] is True
+    late.rank.add_root(root_of(module, name="G"))
+    assert late.fallen_back() == []
+
+
+def test_a_step_of_an_eager_model_is_not_compiled(tmp_path: Path) -> None:
+    name = f"{Net.__module__}:{Net.__qualname__}"
+    body = f'model "G" {{ is = "{name}" }}\ncapture {{ model = "G"  engine = eager }}'
+    rank, _ = rank_under(tmp_path, f"{body}\nupdate {{ optimizer = compiled }}")
+    module, other = Net(), nn.Linear(2, 2)
+    rank.roots += [root_of(module, name="G"), root_of(other, name="D")]
+    barred = rank.optimizers.barred
+    assert barred(AdamW(module.parameters())) == "`capture.engine = eager` compiles nothing"
+    assert barred(AdamW(other.parameters())) == ""

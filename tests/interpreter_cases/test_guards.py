@@ -229,11 +229,11 @@ def test_b032_a_loss_threshold_is_right_at_every_value(stock: Job, tmp_path: Pat
 def test_modes_and_rates_change_without_a_third_compile(stock: Job, tmp_path: Path) -> None:
     job = planned(SCRIPT, "modes", folder=tmp_path, plan=plan(), nproc=1)
     assert compiles(job) == 2
-    for ours, theirs in zip(
-        result(job, "modes")["losses"][1::2], result(stock, "modes")["losses"][1::2], strict=True
-    ):
-        assert ours > 0
-        assert theirs > 0
+    # Compiled code draws other numbers than eager code, so the weights are not the plain script's;
+    # in evaluation nothing is drawn, and the same weights give the same loss.
+    for found in (result(job, "modes"), result(stock, "modes")):
+        assert found["losses"] == pytest.approx(found["eager"], rel=1e-5)
+        assert len(found["losses"]) == 3
 
 
 PAD = 'guard "batch" { on = input[0].shape[0]  allow = [%s]  otherwise = pad(with = 0%s) }'

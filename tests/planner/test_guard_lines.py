@@ -50,6 +50,7 @@ def test_a_guard_says_its_variants(text: str, says: str, else_: str) -> None:
             9,
             'allow = [8, 9]  otherwise = pad(with = 0, mask = "m")',
         ),
+        ("on = input[0].shape[0]  allow = [8]  priority = 2", [8], 9, "[8, 9]  priority = 2"),
     ],
 )
 def test_the_line_that_allows_more_is_a_plan(
@@ -83,6 +84,28 @@ def test_the_highest_priority_holds_on_a_path() -> None:
         'guard "b" { on = input[0].shape[0]  allow = [9]  priority = 2 }\n'
     )
     assert [block.label for block in holding(found, "model")] == ["b"]
+
+
+def test_the_line_keeps_the_model() -> None:
+    model = 'model "G" { is = "train:G" }\n'
+    (block,) = plan(
+        f'{model}guard "g" {{ model = "G"  on = input[0].shape[0]  allow = [8] }}'
+    ).guards
+    line = with_value(block, [8], 9)
+    (found,) = plan(model + line).guards
+    assert (found.model, found.allow) == ("G", (8, 9))
+
+
+@pytest.mark.parametrize("first", ["all", "G"])
+def test_the_guard_of_the_model_holds_wherever_it_is_written(first: str) -> None:
+    blocks = {
+        "all": 'guard "all" { on = input[0].shape[0]  allow = [8] }',
+        "G": 'guard "G" { model = "G"  on = input[0].shape[0]  allow = [9] }',
+    }
+    other = "G" if first == "all" else "all"
+    found = plan(f'model "G" {{ is = "train:G" }}\n{blocks[first]}\n{blocks[other]}')
+    assert [block.label for block in holding(found, "G")] == ["G"]
+    assert [block.label for block in holding(found, "D")] == ["all"]
 
 
 def test_only_what_stops_a_run_needs_no_graph() -> None:

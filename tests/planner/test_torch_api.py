@@ -266,6 +266,13 @@ def test_decisions_by_and_depends_on_and_tell_equal_sizes_apart() -> None:
     assert "3" in decided[0]
 
 
+def test_is_captured_call() -> None:
+    module = torch.nn.Linear(3, 2)
+    assert torch_api.is_captured_call(torch_api.wrap_inline(module).__code__)
+    assert torch_api.is_captured_call(torch_api.wrap_inline(module, "one").__code__)
+    assert not torch_api.is_captured_call(torch.nn.Linear.forward.__code__)
+
+
 def test_wrap_inline_shares_what_dynamo_keeps_within_a_class_only() -> None:
     first, second, other = nn.Linear(3, 2), nn.Linear(3, 2), nn.Bilinear(2, 2, 2)
     codes = [torch_api.wrap_inline(module).__code__ for module in (first, second, other)]
