@@ -28,6 +28,7 @@ __all__ = [
     "Unit",
     "active_ddp",
     "break_graph_at",
+    "broadcast_all",
     "capture_only",
     "compilation_metrics",
     "compile_errors",
@@ -132,6 +133,13 @@ def storage_uses(storage: torch.UntypedStorage) -> int:
 def copy_all(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
     """Copy each source into its target, in one call (`torch._foreach_copy_`)."""
     torch._foreach_copy_(targets, sources)  # pyright: ignore[reportPrivateImportUsage]
+
+
+def broadcast_all(group: dist.ProcessGroup, tensors: list[torch.Tensor]) -> None:
+    """Give each tensor the value of the group's first rank, as DDP does when it is built
+    (`torch.distributed._broadcast_coalesced`)."""
+    at_once = 250 * 1024 * 1024  # bytes, as DDP has it
+    dist._broadcast_coalesced(group, tensors, at_once, 0)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def scale_all(tensors: list[torch.Tensor], factor: torch.Tensor) -> None:

@@ -136,6 +136,13 @@ def test_copy_all() -> None:
     assert [t.sum().item() for t in targets] == [2.0, 6.0]
 
 
+def test_broadcast_all(group: None) -> None:
+    """Of one rank; two are in `interpreter_cases/test_precision_state.py`."""
+    tensors = [torch.ones(2), torch.full((3,), 2.0)]
+    torch_api.broadcast_all(torch_api.default_group(), tensors)
+    assert [t.sum().item() for t in tensors] == [2.0, 6.0]
+
+
 def test_scale_all() -> None:
     tensors = [torch.ones(2), torch.ones(3)]
     torch_api.scale_all(tensors, torch.tensor(0.5, dtype=torch.float64))
