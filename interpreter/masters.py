@@ -20,6 +20,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from sgplan.interpreter import events
 from sgplan.interpreter.inner_step import Step, given_closure
+from sgplan.interpreter.low_inputs import cast_inputs
 from sgplan.planner import torch_api
 
 if TYPE_CHECKING:
@@ -61,10 +62,16 @@ class Masters:
 
         To be called before anything is told the root's formats: its facts, DDP's buckets. Frozen
         parameters are stored too, as they meet the others; they get a master when they are moved.
+        Inputs are cast for the same reason.
         """
         params, master = self._rank.plan.storage_of(model)
         low = _DTYPES.get(params)
+        if low is not None:
+            cast_inputs(module, low)
+        whole = _beside_statistics(module)
         for parameter in module.parameters():
+            if id(parameter) in whole:
+                continue
             before = parameter.detach()
             if low is not None and parameter.dtype is torch.float32:
                 parameter.data = before.to(low)
@@ -302,6 +309,16 @@ def follow(master: torch.Tensor, value: torch.Tensor, dtype: torch.dtype) -> Non
     """
     same = master.to(dtype) == value.to(dtype)
     master.copy_(torch.where(same, master, value.to(torch.float32)))
+
+
+def _beside_statistics(module: nn.Module) -> set[int]:
+    """Parameters of layers with fp32 running statistics: torch wants both in one format."""
+    return {
+        id(parameter)
+        for part in module.modules()
+        if getattr(getattr(part, "running_mean", None), "dtype", None) is torch.float32
+        for parameter in part.parameters(recurse=False)
+    }
 
 
 def _restore(state: dict[str, Any], saved: dict[str, Any]) -> None:

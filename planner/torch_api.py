@@ -96,6 +96,7 @@ __all__ = [
     "storage_uses",
     "tell_equal_sizes_apart",
     "trace_calls",
+    "traced",
     "varies",
     "wrap_inline",
 ]
@@ -193,6 +194,17 @@ def active_ddp() -> Any:
 
 # One code object for each class of modules whose calls are wrapped.
 _frames: weakref.WeakKeyDictionary[type, CodeType] = weakref.WeakKeyDictionary()
+
+
+def traced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that Dynamo follows although the frames of its package are skipped.
+
+    Dynamo goes by the file of a code object (`torch._dynamo.trace_rules.check_file`); this one has
+    none. The function must not make functions of its own, comprehensions included.
+    """
+    assert isinstance(function, FunctionType)
+    code = function.__code__.replace(co_filename=f"<{function.__qualname__} of sgplan>")
+    return FunctionType(code, function.__globals__, function.__name__)
 
 
 def wrap_inline(module: torch.nn.Module, frame: str = "") -> Callable[..., Any]:

@@ -45,13 +45,26 @@ class Own(nn.Module):
         return self.head(hidden).float()
 
 
+class Plain(nn.Module):
+    """Takes float inputs, as most models do; one of its layers is frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(7, 5)
+        self.fixed = nn.Linear(5, 5).requires_grad_(False)
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.relu(self.fixed(self.body(x)))).float()
+
+
 def main() -> None:
     args = arguments()
     distributed = "RANK" in os.environ
     if distributed:
         dist.init_process_group("gloo")
     torch.manual_seed(numbers_rank() if args.own_seed else 0)
-    model: nn.Module = {"half": Half, "own": Own}[args.model]()
+    model: nn.Module = {"half": Half, "own": Own, "plain": Plain}[args.model]()
     if args.low:
         model = model.to(getattr(torch, args.low))
     kept = None if args.load is None else torch.load(args.load)
@@ -91,7 +104,7 @@ def main() -> None:
     if args.save and (args.save_each or numbers_rank() == 0):
         file = f"{numbers_rank()}-{args.save}" if args.save_each else args.save
         torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
-    states = [optimizer.state[p] for p in model.parameters()]
+    states = [optimizer.state[p] for p in model.parameters() if p.requires_grad]
     report(
         args.case,
         **seen,
@@ -127,7 +140,7 @@ def numbers_rank() -> int:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("case")
-    parser.add_argument("--model", choices=("half", "own"), default="half")
+    parser.add_argument("--model", choices=("half", "own", "plain"), default="half")
     parser.add_argument("--low", help="the script's own format of parameters")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--steps", type=int, default=6)

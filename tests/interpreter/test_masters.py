@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from torch.optim import SGD, Adagrad, AdamW, Optimizer
 
 from sgplan.interpreter.events import NoteAdded
 from sgplan.interpreter.masters import KEY
+from sgplan.planner import torch_api
 
 from . import world
 
@@ -291,6 +294,50 @@ def test_frozen_parameters_are_stored_and_get_a_master_when_they_are_moved(store
         module.weight.grad = torch.ones_like(module.weight)
         optimizer.step()
     assert stored.master(module.weight)[0].tolist() == [1 - 3 * 2.0**-12] * 3
+
+
+def test_float_inputs_meet_the_parameters(stored: Stored) -> None:
+    """In eager, in one graph, in a copy and in a pickled model; what is no float32 stays."""
+    given: list[Any] = []
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Linear(3, 2)
+
+        def forward(self, x: torch.Tensor, *, more: dict[str, Any]) -> torch.Tensor:
+            given.append((x.dtype, more["mask"][0].dtype, more["ids"].dtype, more["wide"].dtype))
+            return self.body(x)
+
+    model = Model()
+    stored.rank.masters.store("model", model)
+    x = torch.ones(4, 3)
+    ids = torch.ones(4, dtype=torch.int64)
+    more = {"mask": [x], "ids": ids, "wide": x.double(), "name": "a"}
+    torch_api.skip_frames("sgplan.interpreter")
+    for each in (model, copy.deepcopy(model), torch.compile(model, backend="eager")):
+        assert each(x, more=more).dtype is torch.bfloat16
+    assert given == [(torch.bfloat16, torch.bfloat16, torch.int64, torch.float64)] * 3
+    assert more["mask"] == [x]
+    (hook,) = pickle.loads(pickle.dumps(model._forward_pre_hooks)).values()
+    assert hook(model, (x,), {})[0][0].dtype is torch.bfloat16
+
+
+def test_a_layer_with_running_statistics_stays_in_float32(stored: Stored) -> None:
+    model = nn.Sequential(nn.Conv1d(2, 3, 1), nn.BatchNorm1d(3), nn.Linear(5, 2))
+    stored.rank.masters.store("model", model)
+    assert {str(p.dtype) for p in model[1].parameters()} == {"torch.float32"}
+    out = model(torch.randn(4, 2, 5))
+    out.float().sum().backward()
+    assert out.dtype is model[0].weight.dtype is torch.bfloat16
+
+
+def test_the_cast_of_inputs_breaks_no_graph(stored: Stored) -> None:
+    model = nn.Linear(3, 2)
+    stored.rank.masters.store("model", model)
+    torch_api.skip_frames("sgplan.interpreter")
+    compiled = torch.compile(torch_api.wrap_inline(model), backend="eager", fullgraph=True)
+    assert compiled(torch.ones(4, 3)).dtype is torch.bfloat16
 
 
 def test_loading_leaves_an_optimizer_that_never_stepped_without_state(stored: Stored) -> None:

@@ -24,6 +24,7 @@ MOVING = (
     "loss_scale = dynamic(init = 1024, growth = 65536, backoff = 0.0000152587890625, every = 2) }\n"
 )
 MASTERS = 'sgplan 1\nprecision "p" { params = bf16  master = fp32 }\n'
+LOW = 'sgplan 1\nprecision "p" { params = bf16  compute = bf16 }\n'
 OWN_MASTERS = 'sgplan 1\nprecision "p" { master = fp32 }\n'
 
 
@@ -159,6 +160,16 @@ def test_masters_that_nothing_moves_are_said(tmp_path: Path) -> None:
     under = planned("precise.py", "c", *words, folder=tmp_path, plan=MASTERS)
     (note,) = {note.text for note in under.of(events.NoteAdded) if note.subject == "masters"}
     assert note == "no optimizer of torch moves `model`: its masters do nothing"
+
+
+@pytest.mark.parametrize("plan", [MASTERS, LOW], ids=["eager", "compiled"])
+def test_a_model_of_float_inputs_with_a_frozen_layer(tmp_path: Path, plan: str) -> None:
+    words = ("precise.py", "c", "--model", "plain")
+    under = planned(*words, folder=tmp_path / "plan", plan=plan)
+    without = plain(*words, folder=tmp_path / "plain")
+    ours, expected = result(under, "c"), result(without, "c")
+    assert set(ours["formats"]) == {"torch.bfloat16"}
+    assert ours["parameters"] == pytest.approx(expected["parameters"], abs=0.02)
 
 
 def test_ranks_with_seeds_of_their_own_have_the_masters_of_the_first(tmp_path: Path) -> None:
