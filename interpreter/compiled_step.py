@@ -1,14 +1,14 @@
 """`update { optimizer = compiled }`: a stock optimizer's step as one compiled graph.
 
-What is compiled is torch's own step below its hooks, so hooks, schedulers and GradScaler see what
-they always saw. The learning rate enters the graph as a tensor that holds the group's number for
-the time of the step: a schedule compiles nothing. The first step runs as written, because it makes
-the state that the graph takes. What cannot be compiled stays as written, and that is said.
+What is compiled is torch's own step below its hooks (a layer of the inner step), so hooks,
+schedulers and GradScaler see what they always saw. The learning rate enters the graph as a tensor
+that holds the group's number for the time of the step: a schedule compiles nothing. The first step
+runs as written, because it makes the state that the graph takes. What cannot be compiled stays as
+written, and that is said.
 """
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +20,7 @@ import torch
 import torch.optim
 from torch.optim import LBFGS, Optimizer, SparseAdam
 
+from sgplan.interpreter.inner_step import InnerSteps, Step, given_closure
 from sgplan.interpreter.steps import StepWatch
 from sgplan.planner import torch_api
 
@@ -62,49 +63,33 @@ class CompilingSteps:
         return self.barred(optimizer)
 
 
-def install(steps: CompilingSteps, watch: StepWatch) -> None:
-    """Patch the step of the stock classes, below torch's hooks, and hear of other optimizers."""
+def install(steps: CompilingSteps, watch: StepWatch, inner_steps: InnerSteps) -> None:
+    """Compile inner steps of the stock classes, within the layers there are, and hear of others."""
     chosen: weakref.WeakKeyDictionary[Optimizer, _Step | None] = weakref.WeakKeyDictionary()
-    for cls in STOCK:
-        if "step" in vars(cls):
-            _patch(cls, steps, chosen)
+
+    def around(below: Step, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        if optimizer not in chosen:
+            first = steps.wanted(optimizer) and not steps.objection(optimizer)
+            chosen[optimizer] = _Step(optimizer, steps) if first else None
+            if first:  # it makes the state
+                return below(optimizer, *args, **kwargs)
+        compiled = chosen[optimizer]
+        if compiled is None:
+            return below(optimizer, *args, **kwargs)
+        closure = given_closure(args, kwargs)
+        why = "the script passes a closure" if closure is not None else compiled.run(optimizer)
+        if not why:
+            return None
+        chosen[optimizer] = None
+        steps.refused(optimizer, why)
+        return below(optimizer, *args, **kwargs)
 
     def built(optimizer: Optimizer) -> None:
         if steps.wanted(optimizer) and (why := steps.objection(optimizer)):
             steps.refused(optimizer, why)
 
+    inner_steps.add(around)
     watch.on_built.append(built)
-
-
-def _patch(
-    cls: type[Optimizer],
-    steps: CompilingSteps,
-    chosen: weakref.WeakKeyDictionary[Optimizer, _Step | None],
-) -> None:
-    original: Any = cls.step
-    hooked = getattr(original, "hooked", False)
-    below = original.__wrapped__ if hooked else original
-
-    @functools.wraps(below)
-    def step(self: Optimizer, closure: Any = None) -> Any:
-        if self not in chosen:
-            first = steps.wanted(self) and not steps.objection(self)
-            chosen[self] = _Step(self, steps) if first else None
-            if first:  # it makes the state
-                return below(self, closure)
-        compiled = chosen[self]
-        if compiled is None:
-            return below(self, closure)
-        why = "the script passes a closure" if closure is not None else compiled.run(self)
-        if not why:
-            return None
-        chosen[self] = None
-        steps.refused(self, why)
-        return below(self, closure)
-
-    made: Any = Optimizer.profile_hook_step(step) if hooked else step
-    made.hooked = hooked or None
-    cls.step = made
 
 
 class _Step:

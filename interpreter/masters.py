@@ -1,6 +1,6 @@
 """`precision { params, master }`: parameters in 16 bits, and fp32 masters that the optimizer moves.
 
-For the length of `optimizer.step` the masters stand in the optimizer's parameter groups, with the
+For the length of an optimizer's inner step the masters stand in its parameter groups, with the
 gradients in fp32 and under the parameters' state; then they are copied into the parameters. The
 parameters keep identity, memory and format, so hooks, buckets and compiled code never see a change.
 Masters and the fp32 state go through the optimizer's own `state_dict` exactly.
@@ -10,21 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
+import torch.distributed as dist
+from torch import nn
 from torch.optim import Optimizer
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from sgplan.interpreter.loss_scale import given_closure
+from sgplan.interpreter import events
+from sgplan.interpreter.inner_step import Step, given_closure
+from sgplan.interpreter.low_inputs import cast_inputs
 from sgplan.planner import torch_api
 
 if TYPE_CHECKING:
     from sgplan.interpreter.rank import Rank
+    from sgplan.interpreter.roots import Root
 
 KEY = "sgplan.masters"
 """Of an optimizer's state dict: masters by the number of their parameter; torch ignores it."""
@@ -41,30 +42,45 @@ class Masters:
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self._masters: Any = WeakTensorKeyDictionary()
+        # Stored low without a master, because nothing moves them while they are frozen.
+        self._frozen: Any = WeakTensorKeyDictionary()
         self._loading: WeakKeyDictionary[Optimizer, Any] = WeakKeyDictionary()
-        self._swapped: WeakKeyDictionary[Optimizer, Swap] = WeakKeyDictionary()
+        # How many masters an optimizer had when its state was last seen to be wide.
+        self._wide: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
+        # Whose state was loaded without masters.
+        self._bare: WeakSet[Optimizer] = WeakSet()
 
     def install(self) -> None:
-        """Swap around every optimizer's step; save and load with every optimizer."""
+        """Swap around every optimizer's inner step; save and load with every optimizer."""
         if not any(block.stores for block in self._rank.plan.precisions):
             return
-        register_optimizer_step_pre_hook(self._before)
-        register_optimizer_step_post_hook(self._after)
+        self._rank.inner_steps.add(self.around)
         self._rank.steps.on_built.append(self._built)
 
-    def store(self, model: str, parameters: Sequence[tuple[str, torch.Tensor]]) -> None:
+    def store(self, model: str, module: nn.Module) -> None:
         """Give the parameters of a new root the format of the plan, and masters where wanted.
 
-        To be called before anything is told the root's formats: its facts, DDP's buckets.
+        To be called before anything is told the root's formats: its facts, DDP's buckets. Frozen
+        parameters are stored too, as they meet the others; they get a master when they are moved.
+        Inputs are cast for the same reason.
         """
         params, master = self._rank.plan.storage_of(model)
         low = _DTYPES.get(params)
-        for _, parameter in parameters:
+        if low is not None:
+            cast_inputs(module, low)
+        whole = _beside_statistics(module)
+        for parameter in module.parameters():
+            if id(parameter) in whole:
+                continue
             before = parameter.detach()
             if low is not None and parameter.dtype is torch.float32:
                 parameter.data = before.to(low)
-            if master and parameter.dtype in _LOW:
+            if not master or parameter.dtype not in _LOW:
+                continue
+            if parameter.requires_grad:
                 self._keep(parameter, before)
+            else:
+                self._frozen[parameter] = True
 
     def _keep(self, parameter: torch.Tensor, value: torch.Tensor) -> None:
         """A master of `value`, or the one that was loaded before the root was found."""
@@ -74,43 +90,67 @@ class Masters:
         else:
             follow(loaded, value, parameter.dtype)
 
+    def synchronize(self, root: Root, group: dist.ProcessGroup) -> None:
+        """Every rank has the masters of the first one, as DDP has seen to for the parameters."""
+        found = [m for _, p in root.parameters if (m := self._masters.get(p)) is not None]
+        if found and group.size() > 1:
+            torch_api.broadcast_all(group, [master.detach() for master in found])
+
+    def step_ended(self) -> None:
+        """Say which masters nothing moves."""
+        for root in self._rank.roots:
+            parameters = [p for _, p in root.parameters if p in self._masters]
+            if parameters and not self._rank.steps.moves(parameters):
+                what = f"no optimizer of torch moves `{root.name}`: its masters do nothing"
+                self._rank.once(events.NoteAdded, "masters", what)
+
     # --- steps -----------------------------------------------------------------------------------
 
-    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-        self._give_back(optimizer)  # where the last step raised
-        pairs = [(p, m) for p in _parameters(optimizer) if (m := self._masters.get(p)) is not None]
+    def around(self, below: Step, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        """A layer of the inner step: the step below moves the masters."""
+        pairs = self._pairs(optimizer)
         if not pairs:
-            return None
+            return below(optimizer, *args, **kwargs)
+        if optimizer in self._bare:
+            self._bare.discard(optimizer)
+            what = "a loaded optimizer state has no masters: they have the value of the parameters"
+            self._rank.once(events.NoteAdded, "masters", what)
         for parameter, master in pairs:
             follow(master, parameter.detach(), parameter.dtype)
-        swap = self._swapped[optimizer] = Swap(optimizer, pairs)
-        swap.enter()
+        swap = Swap(optimizer, pairs)
+        if self._wide.get(optimizer) != len(pairs):
+            swap.widen()
+            self._wide[optimizer] = len(pairs)
         closure = given_closure(args, kwargs)
-        if closure is None:
-            return None
-        return (args[0], swap.outside(closure), *args[2:]), {
-            name: value for name, value in kwargs.items() if name != "closure"
-        }
-
-    def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        self._give_back(optimizer)
-
-    def _give_back(self, optimizer: Optimizer) -> None:
-        swap = self._swapped.pop(optimizer, None)
-        if swap is not None:
+        if closure is not None:
+            args = (swap.outside(closure), *args[1:])
+            kwargs = {name: value for name, value in kwargs.items() if name != "closure"}
+        try:
+            swap.enter()
+            return below(optimizer, *args, **kwargs)
+        finally:
             swap.leave()
+
+    def _pairs(self, optimizer: Optimizer) -> list[Pair]:
+        found: list[Pair] = []
+        for parameter in _parameters(optimizer):
+            master = self._masters.get(parameter)
+            if master is None and parameter.requires_grad and self._frozen.pop(parameter, False):
+                master = self._masters[parameter] = parameter.detach().float()
+            if master is not None:
+                found.append((parameter, master))
+        return found
 
     # --- save and load ---------------------------------------------------------------------------
 
     def _built(self, optimizer: Optimizer) -> None:
-        optimizer.register_state_dict_pre_hook(self._give_back)  # where the last step raised
         optimizer.register_state_dict_post_hook(self._saved)
         optimizer.register_load_state_dict_pre_hook(self._load)
         optimizer.register_load_state_dict_post_hook(self._loaded)
 
     def _saved(self, optimizer: Optimizer, state: dict[str, Any]) -> None:
         masters = {
-            number: master
+            number: master.detach()
             for number, parameter in enumerate(_parameters(optimizer))
             if (master := self._masters.get(parameter)) is not None
         }
@@ -123,6 +163,8 @@ class Masters:
     def _loaded(self, optimizer: Optimizer) -> None:
         """Torch has cast what it loaded to the format of the parameter; take the saved again."""
         saved = self._loading.pop(optimizer)
+        self._bare.discard(optimizer)
+        self._wide.pop(optimizer, None)
         numbers = [n for group in saved["param_groups"] for n in group["params"]]
         masters = saved.get(KEY, {})
         for place, (number, parameter) in enumerate(
@@ -134,9 +176,13 @@ class Masters:
                 if known is None:
                     self._masters[parameter] = value
                 else:
-                    known.copy_(value)
-            if parameter in self._masters:
-                _restore(optimizer.state[parameter], saved["state"].get(number, {}))
+                    known.detach().copy_(value)
+            if parameter in self._masters and number in saved["state"]:
+                _restore(optimizer.state[parameter], saved["state"][number])
+        if masters:
+            self._wide[optimizer] = len(masters)
+        elif saved["state"]:
+            self._bare.add(optimizer)
 
 
 class Swap:
@@ -149,24 +195,54 @@ class Swap:
     def __init__(self, optimizer: Optimizer, pairs: Sequence[Pair]) -> None:
         self._optimizer = optimizer
         self._pairs = pairs
+        self._given: list[_Given] = []
+        # One of torch moves what stands in its groups. Another may have a list of its own.
+        self._foreign = not type(optimizer).__module__.startswith("torch.optim.")
+        self._before: list[torch.Tensor] = []
+
+    def widen(self) -> None:
+        """State that was made in the parameters' format is in fp32 from now on."""
+        for parameter, _ in self._pairs:
+            state: dict[str, Any] = self._optimizer.state.get(parameter, {})
+            for name, value in tuple(state.items()):
+                if isinstance(value, torch.Tensor) and value.dtype in _LOW:
+                    state[name] = value.float()
 
     def enter(self) -> None:
         """The optimizer sees the masters, with the gradients of the parameters in fp32."""
-        given = [(p.grad, m) for p, m in self._pairs if p.grad is not None]
-        upcast = [torch.empty_like(m) for _, m in given]
-        if given:
-            torch_api.copy_all(upcast, [gradient for gradient, _ in given])
-        for (_, master), gradient in zip(given, upcast, strict=True):
-            master.grad = gradient
+        if self._foreign:
+            self._before = [parameter.detach().clone() for parameter, _ in self._pairs]
+        self._given = [_Given(p, m, m.grad) for p, m in self._pairs]
+        dense: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for parameter, master in self._pairs:
+            master.requires_grad_(parameter.requires_grad)
+            gradient = parameter.grad
+            if gradient is None or gradient.layout is not torch.strided:
+                master.grad = None if gradient is None else gradient.to(torch.float32)
+            else:
+                master.grad = torch.empty_like(master)
+                dense.append((master.grad, gradient))
+        if dense:
+            torch_api.copy_all([wide for wide, _ in dense], [gradient for _, gradient in dense])
+        for given in self._given:
+            given.seen()
         self._replace(self._pairs)
 
+    @torch.no_grad()
     def leave(self) -> None:
-        """The optimizer sees the parameters again, and they have the value of the masters."""
+        """The optimizer sees the parameters again, and they have the value of the masters.
+
+        What the step wrote into the parameters themselves is taken over first.
+        """
         self._replace([(master, parameter) for parameter, master in self._pairs])
-        for _, master in self._pairs:
-            master.grad = None
-        with torch.no_grad():
-            torch_api.copy_all([p for p, _ in self._pairs], [m for _, m in self._pairs])
+        for given in self._given:
+            given.back()
+        self._given = []
+        for (parameter, master), before in zip(self._pairs, self._before, strict=False):
+            value = torch.where(parameter != before, parameter, master)
+            follow(master, value, parameter.dtype)
+        self._before = []
+        torch_api.copy_all([p for p, _ in self._pairs], [m for _, m in self._pairs])
 
     def outside(self, closure: Callable[..., Any]) -> Callable[..., Any]:
         """A closure that runs with the parameters in their place, as the script wrote it."""
@@ -191,6 +267,38 @@ class Swap:
                 state[new] = state.pop(old)
 
 
+class _Given:
+    """The gradient that a master has for one step.
+
+    Args:
+        outer: the one it had before: of another optimizer, which steps this one.
+    """
+
+    def __init__(
+        self, parameter: torch.Tensor, master: torch.Tensor, outer: torch.Tensor | None
+    ) -> None:
+        self._parameter = parameter
+        self._master = master
+        self._outer = outer
+        self._wide: torch.Tensor | None = None
+        self._version = 0
+
+    def seen(self) -> None:
+        """It is in its place, and the step begins."""
+        self._wide = self._master.grad
+        self._version = 0 if self._wide is None else self._wide._version
+
+    def back(self) -> None:
+        """Take it away; what the step did to it is done to the gradient of the parameter."""
+        now, self._master.grad = self._master.grad, self._outer
+        if self._wide is None:
+            return
+        if now is None:
+            self._parameter.grad = None
+        elif now is not self._wide or now._version != self._version:
+            self._parameter.grad = now.to(self._parameter.dtype)
+
+
 @torch.no_grad()
 def follow(master: torch.Tensor, value: torch.Tensor, dtype: torch.dtype) -> None:
     """Where a parameter is no longer what its master rounds to, somebody wrote it: take it over.
@@ -201,6 +309,16 @@ def follow(master: torch.Tensor, value: torch.Tensor, dtype: torch.dtype) -> Non
     """
     same = master.to(dtype) == value.to(dtype)
     master.copy_(torch.where(same, master, value.to(torch.float32)))
+
+
+def _beside_statistics(module: nn.Module) -> set[int]:
+    """Parameters of layers with fp32 running statistics: torch wants both in one format."""
+    return {
+        id(parameter)
+        for part in module.modules()
+        if getattr(getattr(part, "running_mean", None), "dtype", None) is torch.float32
+        for parameter in part.parameters(recurse=False)
+    }
 
 
 def _restore(state: dict[str, Any], saved: dict[str, Any]) -> None:

@@ -27,6 +27,7 @@ from sgplan.grammar.diagnostics import Diagnostic, Refused, has_errors
 from sgplan.grammar.plan import Capture, Plan, Sync
 from sgplan.interpreter import events, gate, shortfalls, step_end, unsupported
 from sgplan.interpreter.guards import Guards
+from sgplan.interpreter.inner_step import InnerSteps
 from sgplan.interpreter.loss_scale import LossScales
 from sgplan.interpreter.lowering import Planner
 from sgplan.interpreter.masters import Masters
@@ -60,6 +61,7 @@ class Rank:
         steps: the step watch.
         peers: what is said to the other ranks and heard of them.
         optimizers: what became of the script's.
+        inner_steps: what stands around their inner steps.
         operators: the custom ones that the plan admits.
         verifying: records this rank in verify mode, else None.
         stage_offset: added to the number of steps where a precision stage is looked up.
@@ -91,6 +93,7 @@ class Rank:
         self.peers = Peers(self)
         self.optimizers = Optimizers(self)
         self.operators = Operators(self)
+        self.inner_steps = InnerSteps()
         self.loss_scales = LossScales(self)
         self.masters = Masters(self)
         self.guards = Guards(self)
@@ -228,7 +231,7 @@ class Rank:
     ) -> Root:
         """A root with its name, its parameters in the format that the plan stores them in."""
         name = self.names.name(module)
-        self.masters.store(name, parameters)
+        self.masters.store(name, module)
         return Root(name, Owned(module, parameters), kind, engine, path, why)
 
     def add_root(self, root: Root) -> None:
@@ -420,6 +423,7 @@ class Rank:
             step_end.account(self, reducer)
         self.loss_scales.step_ended(self.steps.step + 1)
         if self.steps.step == 0:
+            self.masters.step_ended()
             self.report(
                 replace(found, severity="warning") for found in shortfalls.unmatched_models(self)
             )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from time import perf_counter
 from typing import Any
 
@@ -31,6 +31,7 @@ class StepWatch:
         wait: seconds blocked in `wait` in this step.
         on_end: called when a step has ended and was reported.
         on_built: each is told of each optimizer, once its constructor has run.
+        on_scaler: called when the script has built a GradScaler that is enabled.
         scaler_built: whether the script has a GradScaler that is enabled.
         overflowed: whether this step moves nothing, because gradients are infinite.
     """
@@ -46,6 +47,7 @@ class StepWatch:
         self._in_scaler = False
         self.on_end: Callable[[], None] | None = None
         self.on_built: list[Callable[[Optimizer], None]] = []
+        self.on_scaler: list[Callable[[], None]] = []
         self.scaler_built = False
         self.overflowed = False
         self.step = 0
@@ -73,6 +75,12 @@ class StepWatch:
     def optimizers(self) -> list[Optimizer]:
         """Those alive, in the order in which they were built."""
         return [found for ref in self._optimizers if (found := ref()) is not None]
+
+    def moves(self, parameters: Iterable[torch.Tensor]) -> bool:
+        """Whether an optimizer has one of these parameters."""
+        groups = (group for optimizer in self.optimizers() for group in optimizer.param_groups)
+        held = {id(p) for group in groups for p in group["params"]}
+        return any(id(parameter) in held for parameter in parameters)
 
     def forward(self, samples: int, *, leading: bool) -> None:
         """A root was called with gradients enabled."""
@@ -148,7 +156,11 @@ def _wrap_scaler(watch: StepWatch) -> None:
     @functools.wraps(build)
     def init(self: GradScaler, *args: Any, **kwargs: Any) -> None:
         build(self, *args, **kwargs)
-        watch.scaler_built |= self.is_enabled()
+        if not self.is_enabled():
+            return
+        watch.scaler_built = True
+        for told in watch.on_scaler:
+            told()
 
     @functools.wraps(original)
     def step(self: GradScaler, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:

@@ -71,8 +71,10 @@ class Takeover:
 
         @functools.wraps(self._init)
         def init(self: DDP, *args: Any, **kwargs: Any) -> None:
-            takeover.enter(self, args, kwargs)
+            synchronized = takeover.enter(self, args, kwargs)
             takeover._init(self, *args, **kwargs)
+            if synchronized is not None and self.process_group is not None:
+                takeover._rank.masters.synchronize(synchronized, self.process_group)
 
         @functools.wraps(self._init_helper)
         def init_helper(self: DDP, parameters: Any, *rest: Any, **named: Any) -> None:
@@ -90,19 +92,23 @@ class Takeover:
 
     # --- entering --------------------------------------------------------------------------------
 
-    def enter(self, ddp: DDP, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """DDP is entered: make the root, agree with the other ranks."""
+    def enter(self, ddp: DDP, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Root | None:
+        """DDP is entered: make the root, agree with the other ranks.
+
+        Returns:
+            The root, when DDP is to give every rank the parameters of the first.
+        """
         try:
             given = self._signature.bind(ddp, *args, **kwargs).arguments
         except TypeError:
-            return  # stock code raises it in the script's own words
+            return None  # stock code raises it in the script's own words
         module = given.get("module")
         if not isinstance(module, nn.Module) or not dist.is_initialized():
-            return
+            return None
         ignored = getattr(module, "_ddp_params_and_buffers_to_ignore", ())
         root = self._make_root(module, given, trainable(module, ignored))
         if not root.parameters:
-            return  # stock code refuses it
+            return None  # stock code refuses it
         rank = self._rank
         rank.add_root(root)
         self._roots[ddp] = root
@@ -115,6 +121,7 @@ class Takeover:
         )
         rank.check_fresh(KNOWN_AT_ENTRY)
         self._entering(root, module)
+        return root if given.get("init_sync", True) else None
 
     def _make_root(
         self, module: nn.Module, given: dict[str, Any], parameters: list[tuple[str, nn.Parameter]]

@@ -97,7 +97,7 @@ class Verifying:
         register_optimizer_step_pre_hook(self._before_update)
 
     def watch_updates(self) -> None:
-        """Watch the ends of updates; behind whoever gives an optimizer other tensors meanwhile."""
+        """Watch the ends of updates."""
         register_optimizer_step_post_hook(self._after_update)
         self._rank.steps.on_end = self._step_ended
 

@@ -82,11 +82,11 @@ class Stages:
 
     def distinct(self) -> tuple[Settings, ...]:
         """Every stage once, in the order of its first step."""
-        return tuple(dict.fromkeys(self.at(step) for step in self._begins()))
+        return tuple(dict.fromkeys(self.at(step) for step in begins_of(self.blocks)))
 
     def steps_of(self, settings: Settings) -> tuple[Interval, ...]:
         """Where a stage holds, ascending."""
-        begins = self._begins()
+        begins = begins_of(self.blocks)
         found: list[Interval] = []
         for low, after in zip(begins, (*begins[1:], None), strict=True):
             if self.at(low) != settings:
@@ -98,14 +98,15 @@ class Stages:
                 found.append(Interval(low, high))
         return tuple(found)
 
-    def _begins(self) -> list[int]:
-        """The first step of each run of steps with the same blocks."""
-        begins = {0}
-        for block in self.blocks:
-            begins.add(block.steps.low or 0)
-            if block.steps.high is not None:
-                begins.add(block.steps.high + 1)
-        return sorted(begins)
+
+def begins_of(blocks: Iterable[Precision]) -> list[int]:
+    """The first step of each run of steps with the same blocks, 0 first."""
+    begins = {0}
+    for block in blocks:
+        begins.add(block.steps.low or 0)
+        if block.steps.high is not None:
+            begins.add(block.steps.high + 1)
+    return sorted(begins)
 
 
 def stages_of(plan: Plan, root: str | None) -> Stages:
@@ -132,8 +133,8 @@ def loss_scale_at(plan: Plan, root: str, step: int) -> LossScale:
 
 def ever_scaled(plan: Plan, root: str) -> bool:
     """Whether the loss of a root is scaled in any step."""
-    starts = {0, *(low for block in plan.precisions if (low := block.steps.low))}
-    return any(loss_scale_at(plan, root, step) is not None for step in starts)
+    begins = begins_of(stages_of(plan, root).blocks)
+    return any(loss_scale_at(plan, root, step) is not None for step in begins)
 
 
 def idle(plan: Plan, facts: Facts) -> list[Diagnostic]:

@@ -28,6 +28,7 @@ __all__ = [
     "Unit",
     "active_ddp",
     "break_graph_at",
+    "broadcast_all",
     "capture_only",
     "compilation_metrics",
     "compile_errors",
@@ -103,6 +104,7 @@ __all__ = [
     "storage_uses",
     "tell_equal_sizes_apart",
     "trace_calls",
+    "traced",
     "varies",
     "without_recompile_limit",
     "wrap_aliased",
@@ -142,6 +144,13 @@ def storage_uses(storage: torch.UntypedStorage) -> int:
 def copy_all(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
     """Copy each source into its target, in one call (`torch._foreach_copy_`)."""
     torch._foreach_copy_(targets, sources)  # pyright: ignore[reportPrivateImportUsage]
+
+
+def broadcast_all(group: dist.ProcessGroup, tensors: list[torch.Tensor]) -> None:
+    """Give each tensor the value of the group's first rank, as DDP does when it is built
+    (`torch.distributed._broadcast_coalesced`)."""
+    at_once = 250 * 1024 * 1024  # bytes, as DDP has it
+    dist._broadcast_coalesced(group, tensors, at_once, 0)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def scale_all(tensors: list[torch.Tensor], factor: torch.Tensor) -> None:
@@ -195,6 +204,17 @@ def active_ddp() -> Any:
 
 # One code object for each class of modules whose calls are wrapped.
 _frames: weakref.WeakKeyDictionary[type, CodeType] = weakref.WeakKeyDictionary()
+
+
+def traced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that Dynamo follows although the frames of its package are skipped.
+
+    Dynamo goes by the file of a code object (`torch._dynamo.trace_rules.check_file`); this one has
+    none. The function must not make functions of its own, comprehensions included.
+    """
+    assert isinstance(function, FunctionType)
+    code = function.__code__.replace(co_filename=f"<{function.__qualname__} of sgplan>")
+    return FunctionType(code, function.__globals__, function.__name__)
 
 
 def wrap_inline(module: torch.nn.Module, frame: str = "") -> Callable[..., Any]:

@@ -118,8 +118,8 @@ def _install(
         rank.stage_offset = task.offset
         rank.verifying.install()
     rank.loss_scales.install()
-    rank.masters.install()
-    if rank.verifying is not None:  # behind those that give the optimizer other tensors
+    rank.masters.install()  # within the loss scale: what is skipped moves no master
+    if rank.verifying is not None:
         rank.verifying.watch_updates()
     rank.steps.install()
     rank.misses.install()
@@ -135,7 +135,8 @@ def _install(
             found.barred,
         )
         found.objection = compiling_steps.objection
-        compiled_step.install(compiling_steps, rank.steps)
+        compiled_step.install(compiling_steps, rank.steps, rank.inner_steps)
+    rank.inner_steps.install()
     unsupported.watch_spawn(lambda text: rank.once(events.NoteAdded, "unsupported", text))
     rank.watch_exit()
     if role == "rank":

@@ -10,6 +10,7 @@ from sgplan import launch, runfolder
 from sgplan.grammar.plan import Plan, PlanFile
 from sgplan.loading import load
 from sgplan.planner.leave_out import NumericChange, everything, numeric_changes
+from sgplan.planner.precision import begins_of
 from sgplan.proof.compare import compare, computed_in
 from sgplan.proof.findings import Comparison, Start
 from sgplan.proof.jobs import SEED, Done, JobFailed, Jobs, resolved
@@ -82,7 +83,7 @@ class _Verifier:
         changes: tuple[NumericChange, ...] = ()
         computed = computed_in(reference.path)
         done = reference
-        for offset in stage_starts(plan):
+        for offset in begins_of(plan.precisions):
             name = "planned" if not offset else f"planned-{offset}"
             says = "under the plan" if not offset else f"under the plan, from step {offset}"
             done = jobs.run(name, says, against=reference.path, offset=offset)
@@ -189,13 +190,6 @@ class _Search:
             name, says, left_out=left, against=self._reference.path, probe=probe,
             offset=self._offset, plain=not first,
         )  # fmt: skip
-
-
-def stage_starts(plan: Plan) -> list[int]:
-    """The step counts at which precision changes, 0 first: each stage is entered directly."""
-    lows = {precision.steps.low or 0 for precision in plan.precisions}
-    highs = {p.steps.high + 1 for p in plan.precisions if p.steps.high is not None}
-    return sorted({0, *lows, *highs})
 
 
 def _changing(start: Collection[Start]) -> str:

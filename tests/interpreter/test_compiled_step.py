@@ -14,7 +14,8 @@ from torch.optim import LBFGS, SGD, Adam, AdamW, Optimizer, RMSprop
 from torch.optim.lr_scheduler import LambdaLR, OneCycleLR
 
 from sgplan.interpreter import compiled_step
-from sgplan.interpreter.compiled_step import STOCK, CompilingSteps
+from sgplan.interpreter.compiled_step import CompilingSteps
+from sgplan.interpreter.inner_step import InnerSteps
 
 from .world import give_back_afterwards, watched
 
@@ -38,17 +39,20 @@ class Told:
         self.refused.append((optimizer, why))
 
 
+def install(steps: CompilingSteps) -> None:
+    inner = InnerSteps()
+    compiled_step.install(steps, watched(), inner)
+    inner.install()
+
+
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
     give_back_afterwards(monkeypatch)
-    for cls in STOCK:
-        if "step" in vars(cls):
-            monkeypatch.setattr(cls, "step", cls.step)
     found = Told()
     steps = CompilingSteps(
         lambda optimizer: found.wanted, lambda region: None, found.compiled, found.refuse
     )
-    compiled_step.install(steps, watched())
+    install(steps)
     torch._dynamo.reset()
     yield found
     torch._dynamo.reset()
@@ -287,19 +291,15 @@ def test_where_nothing_may_be_compiled_all_step_as_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     give_back_afterwards(monkeypatch)
-    for cls in STOCK:
-        if "step" in vars(cls):
-            monkeypatch.setattr(cls, "step", cls.step)
     told = Told()
-    compiled_step.install(
+    install(
         CompilingSteps(
             lambda optimizer: told.wanted,
             lambda region: None,
             told.compiled,
             told.refuse,
             lambda optimizer: "`capture.engine = eager` compiles nothing",
-        ),
-        watched(),
+        )
     )
     barred, plain = both(told, CASES["adamw"], 3)
     assert all(torch.equal(a, b) for a, b in zip(barred[1], plain[1], strict=True))

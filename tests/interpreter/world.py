@@ -16,12 +16,13 @@ from torch import nn
 from torch._C._distributed_c10d import HashStore
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 
 from sgplan.attach import _planner
 from sgplan.grammar.check import check_text
 from sgplan.grammar.plan import Plan
 from sgplan.interpreter import ops, optimizers
+from sgplan.interpreter.compiled_step import STOCK
 from sgplan.interpreter.handlers import collectives, compute, memory, state
 from sgplan.interpreter.rank import Rank
 from sgplan.interpreter.reducer import Reducer
@@ -159,6 +160,10 @@ def give_back_afterwards(patch: pytest.MonkeyPatch) -> None:
     """Whatever the code under test patches in torch is undone when the test ends."""
     for owner, name in _PATCHED:
         patch.setattr(owner, name, getattr(owner, name))
+    patch.setattr(Optimizer, "profile_hook_step", vars(Optimizer)["profile_hook_step"])
+    for cls in (*STOCK, LBFGS):
+        if "step" in vars(cls):
+            patch.setattr(cls, "step", cls.step)
     module = sys.modules["torch.optim.optimizer"]
     patch.setattr(module, "_global_optimizer_post_hooks", OrderedDict())
 

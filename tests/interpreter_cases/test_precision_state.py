@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,14 @@ from .kit import EMPTY, INDUCTOR, plain, planned, result, results
 pytestmark = pytest.mark.gloo
 
 FP16 = 'sgplan 1\nprecision "p" { compute = fp16 }\n'
+BF16 = 'sgplan 1\nprecision "p" { compute = bf16 }\n'
+# What is grown once is too large for fp16.
 MOVING = (
     'sgplan 1\nprecision "p" { compute = fp16  '
-    "loss_scale = dynamic(init = 1024, growth = 2, backoff = 0.5, every = 2) }\n"
+    "loss_scale = dynamic(init = 1024, growth = 65536, backoff = 0.0000152587890625, every = 2) }\n"
 )
 MASTERS = 'sgplan 1\nprecision "p" { params = bf16  master = fp32 }\n'
+LOW = 'sgplan 1\nprecision "p" { params = bf16  compute = bf16 }\n'
 OWN_MASTERS = 'sgplan 1\nprecision "p" { master = fp32 }\n'
 
 
@@ -41,11 +45,9 @@ def test_overflow_of_one_rank_is_skipped_by_all(tmp_path: Path) -> None:
 
 
 def test_moving_scale_compiles_once(tmp_path: Path) -> None:
-    """Backoff at step 1, growth twice after: one compile."""
-    job = planned(
-        "precise.py", "c", "--overflow", "1", "--steps", "8", folder=tmp_path, plan=MOVING
-    )
-    assert skips(job) == [False, True, *[False] * 6]
+    """It grows after two steps, overflows, backs off, and so on: one compile."""
+    job = planned("precise.py", "c", "--steps", "8", folder=tmp_path, plan=MOVING)
+    assert skips(job) == [False, False, True, False, False, True, False, False]
     assert len(job.of(events.CompileFinished)) == 1
 
 
@@ -64,9 +66,10 @@ def test_clipping_without_unscale_stays_as_written(tmp_path: Path) -> None:
     assert results(under, "c") == results(without, "c")
 
 
-def test_own_scaler_is_left_to_the_script(tmp_path: Path) -> None:
+@pytest.mark.parametrize("late", [False, True], ids=["at_first", "behind_the_first_forward"])
+def test_own_scaler_is_left_to_the_script(tmp_path: Path, late: bool) -> None:
     """An overflow at step 0: same rates, same skips, and the plan says that it adds no scale."""
-    words = ("precise.py", "c", "--scaler", "--overflow", "0")
+    words = ("precise.py", "c", "--scaler", "--overflow", "0", *(["--late"] if late else []))
     under = planned(*words, folder=tmp_path / "plan", plan=FP16)
     without = plain(*words, folder=tmp_path / "plain")
     ours, expected = result(under, "c"), result(without, "c")
@@ -135,7 +138,44 @@ def plain_optimizer(kept: Any) -> None:
     assert optimizer.state[parameters[0]]["exp_avg"].dtype is torch.bfloat16
 
 
-def test_gradients_are_looked_at_under_fp16_only(tmp_path: Path) -> None:
-    """A compiled run without a scale has no pass, and a stage in bf16 skips nothing."""
-    job = planned("precise.py", "c", "--overflow", "2", folder=tmp_path, plan=INDUCTOR)
+@pytest.mark.parametrize("plan", [INDUCTOR, BF16], ids=["compiled", "bf16"])
+def test_gradients_are_looked_at_under_a_scale_only(tmp_path: Path, plan: str) -> None:
+    words = ("--overflow", "2", "--overflow-by", "inf")
+    job = planned("precise.py", "c", *words, folder=tmp_path, plan=plan)
     assert skips(job) == [False] * 6
+    assert not any(map(math.isfinite, result(job, "c")["parameters"]))
+
+
+def test_nothing_is_scaled_where_no_optimizer_looks(tmp_path: Path) -> None:
+    under = planned("precise.py", "c", "--by-hand", folder=tmp_path / "plan", plan=FP16)
+    without = plain("precise.py", "c", "--by-hand", folder=tmp_path / "plain")
+    ours, expected = result(under, "c"), result(without, "c")
+    assert ours["parameters"] == pytest.approx(expected["parameters"], abs=2e-3)
+    (note,) = {note.text for note in under.of(events.NoteAdded) if note.subject == "loss scale"}
+    assert note == "no optimizer of torch moves `model`: its loss is not scaled"
+
+
+def test_masters_that_nothing_moves_are_said(tmp_path: Path) -> None:
+    words = ("--by-hand", "--model", "own")
+    under = planned("precise.py", "c", *words, folder=tmp_path, plan=MASTERS)
+    (note,) = {note.text for note in under.of(events.NoteAdded) if note.subject == "masters"}
+    assert note == "no optimizer of torch moves `model`: its masters do nothing"
+
+
+@pytest.mark.parametrize("plan", [MASTERS, LOW], ids=["eager", "compiled"])
+def test_a_model_of_float_inputs_with_a_frozen_layer(tmp_path: Path, plan: str) -> None:
+    words = ("precise.py", "c", "--model", "plain")
+    under = planned(*words, folder=tmp_path / "plan", plan=plan)
+    without = plain(*words, folder=tmp_path / "plain")
+    ours, expected = result(under, "c"), result(without, "c")
+    assert set(ours["formats"]) == {"torch.bfloat16"}
+    assert ours["parameters"] == pytest.approx(expected["parameters"], abs=0.02)
+
+
+def test_ranks_with_seeds_of_their_own_have_the_masters_of_the_first(tmp_path: Path) -> None:
+    """DDP gives every rank the parameters of rank 0; their low bits are in the masters."""
+    words = ("--model", "own", "--own-seed", "--save", "kept.pt", "--save-each")
+    job = planned("precise.py", "c", *words, folder=tmp_path, plan=MASTERS)
+    first, second = (torch.load(job.folder / f"{rank}-kept.pt") for rank in (0, 1))
+    assert "sgplan.masters" in first["optimizer"]
+    same(first, second)

@@ -136,6 +136,13 @@ def test_copy_all() -> None:
     assert [t.sum().item() for t in targets] == [2.0, 6.0]
 
 
+def test_broadcast_all(group: None) -> None:
+    """Of one rank; two are in `interpreter_cases/test_precision_state.py`."""
+    tensors = [torch.ones(2), torch.full((3,), 2.0)]
+    torch_api.broadcast_all(torch_api.default_group(), tensors)
+    assert [t.sum().item() for t in tensors] == [2.0, 6.0]
+
+
 def test_scale_all() -> None:
     tensors = [torch.ones(2), torch.ones(3)]
     torch_api.scale_all(tensors, torch.tensor(0.5, dtype=torch.float64))
@@ -551,7 +558,7 @@ def test_flop_formula() -> None:
     assert torch_api.flop_formula(torch.ops.aten.relu) is None
 
 
-def test_skip_frames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skip_frames_and_traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "skipped_by_test"
     package.mkdir()
     (package / "__init__.py").write_text("def double(x):\n    return x * 2\n")
@@ -567,6 +574,9 @@ def test_skip_frames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch_api.skip_frames("skipped_by_test")
     assert torch.compile(skipped_by_test.double, backend=backend)(X).eq(2).all()
     assert graphs == []
+    followed = torch_api.traced(skipped_by_test.double)
+    assert torch.compile(lambda x: followed(x), backend=backend, fullgraph=True)(X).eq(2).all()
+    assert len(graphs) == 1
     sys.modules.pop("skipped_by_test")
 
 
