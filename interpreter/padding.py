@@ -19,6 +19,7 @@ from torch import nn
 
 from sgplan.grammar.diagnostics import Diagnostic, Label
 from sgplan.grammar.plan import Guard, Interval, Pad
+from sgplan.interpreter.arguments import Argument, NotThere
 from sgplan.interpreter.cutting import Cut
 from sgplan.interpreter.guard_values import tensors
 from sgplan.interpreter.guards import Guards
@@ -49,7 +50,8 @@ class Padding:
         self._guards = guards
         self._guard = guard
         self._pad: Pad = guard.otherwise
-        self._parameters = inspect.signature(module.forward).parameters
+        self._module = module
+        self._sources: dict[int | str, tuple[str, ...]] = {}
         self._tracer = tracer
         self._traces: dict[tuple[tuple[str, _Fill], ...], Callable[..., Any]] = {}
         # Arguments that had another size in a call of an allowed size, and hence do not go with it.
@@ -92,7 +94,7 @@ class Padding:
         watched = self._guard.on
         assert watched.dim is not None
         for name in filter(None, (self._pad.mask, self._pad.weight)):
-            self._find(name, kwargs)
+            self._find(name)
         found: dict[str, _Fill] = {}
         for source, tensor in tensors(args, kwargs):
             equal = [dim for dim, n in enumerate(tensor.shape) if n == size]
@@ -105,23 +107,24 @@ class Padding:
             found[source] = _Fill(dim, self._value(source, tensor))
         return found
 
-    def _find(self, name: str, kwargs: dict[str, Any]) -> None:
+    def _find(self, name: str) -> None:
         """A `mask` or `weight` that is no argument is an error."""
-        if name not in self._parameters and name not in kwargs:
-            known = ", ".join(f"`{each}`" for each in self._parameters)
+        try:
+            Argument.of(name, self._module)
+        except NotThere:
+            parameters = inspect.signature(self._module.forward).parameters
+            known = ", ".join(f"`{each}`" for each in parameters)
             self._guards.not_there(
                 self._guard, f"`pad` names `{name}`, no argument of `forward`; it has {known}"
             )
 
     def _is(self, source: str, key: int | str | None) -> bool:
-        """Whether a source is the argument of that place or name."""
-        if key is None:
+        """Whether a source is the argument of that place or name; `*` is none of its own."""
+        if key in (None, "*"):
             return False
-        named = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.KEYWORD_ONLY)
-        places = [n for n, p in self._parameters.items() if p.kind not in named]
-        name = key if isinstance(key, str) else (places[key] if key < len(places) else None)
-        place = places.index(name) if name in places else key
-        return source in (f"L['args'][{place}]", f"L['kwargs'][{name!r}]")
+        if key not in self._sources:
+            self._sources[key] = Argument.of(key, self._module).sources
+        return source in self._sources[key]
 
     def _value(self, source: str, tensor: torch.Tensor) -> float:
         """What fills an argument, as its type holds it."""

@@ -328,6 +328,8 @@ def dynamo_error() -> type[BaseException]:
     from torch._dynamo.exc import TorchDynamoException
 
     return TorchDynamoException
+
+
 def is_captured_call(code: CodeType) -> bool:
     """Whether a frame is that of a `wrap_inline` call, not a function that the call reaches."""
     return code.co_filename.endswith("external_utils.py")

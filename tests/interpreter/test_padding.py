@@ -44,7 +44,7 @@ def guarded(body: str, module: nn.Module, folder: Path) -> tuple[Callable[..., A
         rank.guards.graph(gm, inputs)
         return rank.guards.cutting.watched(gm.forward)
 
-    call = compiling.capture(module, {"backend": backend})
+    call = compiling._compiled_call(module, {"backend": backend})
     return call, kept
 
 
