@@ -51,6 +51,8 @@ class Compiling:
         self._compile_module = nn.Module.compile
         # What the script compiles, before it is a root.
         self._compiled: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        # Of parts that the script compiles, once known.
+        self._owners: weakref.WeakKeyDictionary[nn.Module, Root] = weakref.WeakKeyDictionary()
         self._prepared = False
         self._limit = 0  # of recompiles of one instance, known when something is compiled
         self._alike = 1  # instances of the class that is compiled most often
@@ -117,7 +119,7 @@ class Compiling:
             # Torch would compile `Module.__call__`, which is watched and hence breaks the graph.
             inner = unwrapped(model)
             plain = self._compile(torch_api.wrap_inline(inner), **given)
-            compiled.forward = self._counted(self._guarded(inner, given, plain), inner)
+            compiled.forward = self._counted(self._guarded(inner, given, plain), inner, given)
         return compiled
 
     def script_compiles_in_place(
@@ -132,13 +134,13 @@ class Compiling:
         target = unwrapped(module)
         self._found(target)
         self._override(given)
-        target._compiled_call_impl = self._counted(self.capture(target, given), target)
+        target._compiled_call_impl = self._counted(self.capture(target, given), target, given)
 
     def _compile_ddp(self, ddp: DDP, given: dict[str, Any]) -> Any:
         """The inner module is the graph; the wrapper only has to look as the script expects."""
         inner = unwrapped(ddp)
         self._found(inner)
-        self.capture(inner, given)
+        self.capture(inner, given, self._rank.root_of(inner))
         outer: Any = self._compile(ddp, **given)
         outer.forward = ddp.__call__
         return outer
@@ -225,11 +227,11 @@ class Compiling:
             given: dict[str, Any] = {}
             self._override(given)
             for target in self._regions(root, wish.region):
-                self.capture(target, given)
+                self.capture(target, given, root)
             self._mark_compiled(root, reason)
             root.made_compiled = True
         elif self._rank.mode == "plan":
-            self.capture(root.module, {"backend": self._backend.recorder(root)})
+            self.capture(root.module, {"backend": self._backend.recorder(root)}, root)
         else:
             self._guard_eagerly(root)
 
@@ -257,13 +259,21 @@ class Compiling:
             )
         return found
 
-    def capture(self, module: nn.Module, given: dict[str, Any]) -> Callable[..., Any]:
-        """Compile a module in place: its calls, hooks included, become one frame for Dynamo."""
+    def capture(
+        self, module: nn.Module, given: dict[str, Any], root: Root | None = None
+    ) -> Callable[..., Any]:
+        """Compile a module in place: its calls, hooks included, become one frame for Dynamo.
+
+        Args:
+            root: whose module it is, or a part of it; None where the caller sees to that.
+        """
         compiled = self._compile(torch_api.wrap_inline(module), **given)
         wish = self._rank.capture_of(self._rank.root_of(module))
         eager_eval = wish.eval == "as_written" and not self.compiles(module)
         call = self._guarded(module, given, functools.partial(self._call_whole, compiled))
         chosen = _eager_without_grad(call, module) if eager_eval else call
+        if root is not None:
+            chosen = self._called_of(root, chosen)
         module._compiled_call_impl = chosen
         return chosen
 
@@ -310,22 +320,37 @@ class Compiling:
 
         return Guarded(self._rank.guards, module, variant, trace, plain)
 
+    def _called_of(self, root: Root, call: Callable[..., Any]) -> Callable[..., Any]:
+        """A call that is one of the root, also where the script calls the module by itself."""
+
+        def called(*args: Any, **kwargs: Any) -> Any:
+            with self._rank.calls.of(root):
+                return call(*args, **kwargs)
+
+        return called
+
     def _call_whole(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return self._whole(call, args, kwargs)
 
     # --- calls -----------------------------------------------------------------------------------
 
-    def _root_without_ddp(self, module: nn.Module) -> Root | None:
-        """A compiled module that is called to train and belongs to no DDP becomes a root."""
-        known = self._rank.root_of(module)
-        if known is not None or not torch.is_grad_enabled():
+    def _root_for(self, module: nn.Module) -> Root | None:
+        """The root that a compiled module is, or is a part of.
+
+        One that is called to train and belongs to none becomes a root.
+        """
+        known = self._rank.root_of(module) or self._owners.get(module)
+        if known is not None:
             return known
         parameters = trainable(module)
         ids = {id(parameter) for _, parameter in parameters}
-        if not parameters or any(
-            id(p) in ids for root in self._rank.roots for _, p in root.parameters
-        ):
-            return None
+        owner = next(
+            (r for r in self._rank.roots if any(id(p) in ids for _, p in r.parameters)), None
+        )
+        if owner is not None:
+            self._owners[module] = owner
+        if owner is not None or not parameters or not torch.is_grad_enabled():
+            return owner
         if self._rank.leaves_alone(module, parameters):
             return None
         why = "the script compiles it"
@@ -334,16 +359,31 @@ class Compiling:
         self._rank.operators.declared()
         return root
 
-    def _counted(self, call: Callable[..., Any], module: nn.Module) -> Callable[..., Any]:
-        """The call of a module the script compiles, seen by the step watch."""
+    def _counted(
+        self, call: Callable[..., Any], module: nn.Module, given: dict[str, Any]
+    ) -> Callable[..., Any]:
+        """The call of a module the script compiles, seen by the step watch.
+
+        What is compiled for it before it is a root, to evaluate, is not what the plan says of the
+        root: that call has a frame of its own, whose code Dynamo does not take for the root.
+        """
+        without_root: Callable[..., Any] | None = None
 
         def counted(*args: Any, **kwargs: Any) -> Any:
-            root = self._root_without_ddp(module)
-            if root is None or root.kind != "compiled":
-                return self._whole(call, args, kwargs)
-            self._rank.called(root, args, kwargs)
-            output = self._whole(call, args, kwargs)
-            self._rank.returned(root, output)
+            nonlocal without_root
+            root = self._root_for(module)
+            if root is None:
+                if without_root is None:
+                    frame = f"{type(module).__qualname__}_without_root"
+                    without_root = self._compile(torch_api.wrap_inline(module, frame), **given)
+                return self._whole(without_root, args, kwargs)
+            counts = root.kind == "compiled" and root.owned.is_module(module)
+            if counts:
+                self._rank.called(root, args, kwargs)
+            with self._rank.calls.of(root):
+                output = self._whole(call, args, kwargs)
+            if counts:
+                self._rank.returned(root, output)
             return output
 
         return counted

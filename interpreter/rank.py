@@ -25,6 +25,7 @@ from torch import nn
 from sgplan.grammar.diagnostics import Diagnostic, Refused, has_errors
 from sgplan.grammar.plan import Capture, Plan, Sync
 from sgplan.interpreter import events, gate, shortfalls, step_end, unsupported
+from sgplan.interpreter.calls import Calls
 from sgplan.interpreter.guards import Guards
 from sgplan.interpreter.loss_scale import LossScales
 from sgplan.interpreter.lowering import Planner
@@ -55,6 +56,7 @@ class Rank:
         plan, mode, rank, world, device: what it was started with.
         folder: the run folder.
         roots: in the order in which they were found.
+        calls: of which root the script is in.
         steps: the step watch.
         peers: what is said to the other ranks and heard of them.
         optimizers: what became of the script's.
@@ -83,6 +85,7 @@ class Rank:
         self.device = plan.device
         self.planner = planner
         self.roots: list[Root] = []
+        self.calls = Calls()
         self.names = RootNames(plan.models)
         self.steps = StepWatch(self.emit, self._step_ended)
         self.peers = Peers(self)
