@@ -9,6 +9,7 @@ A foreign backend is left alone and named. Roots the plan compiles are captured 
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,8 @@ class Compiling:
         self._backend = backend
         self._compile = torch.compile
         self._compile_module = nn.Module.compile
+        # Of parts that the script compiles, once known.
+        self._owners: weakref.WeakKeyDictionary[nn.Module, Root] = weakref.WeakKeyDictionary()
         self._prepared = False
         self._limit = 0  # of recompiles of one instance, known when something is compiled
         self._alike = 1  # instances of the class that is compiled most often
@@ -116,7 +119,7 @@ class Compiling:
         self._found(model)
         # Torch would compile `Module.__call__`, which is watched and hence breaks the graph.
         inner = unwrapped(model)
-        compiled.forward = self._counted(self._captured(inner, given), inner)
+        compiled.forward = self._counted(self._captured(inner, given), inner, given)
         return compiled
 
     def _compile_function(self, function: Any, given: dict[str, Any]) -> Any:
@@ -139,13 +142,15 @@ class Compiling:
             return
         target = unwrapped(module)
         self._found(target)
-        target._compiled_call_impl = self._counted(self._captured(target, given), target)
+        target._compiled_call_impl = self._counted(self._captured(target, given), target, given)
 
     def _compile_ddp(self, ddp: DDP, given: dict[str, Any]) -> Any:
         """The inner module is the graph; the wrapper only has to look as the script expects."""
         inner = unwrapped(ddp)
         self._found(inner)
-        inner._compiled_call_impl = self._captured(inner, given)
+        root = self._rank.root_of(inner)
+        call = self._captured(inner, given)
+        inner._compiled_call_impl = call if root is None else self._called_of(root, call)
         outer: Any = self._compile(ddp, **given)
         outer.forward = ddp.__call__
         return outer
@@ -233,12 +238,12 @@ class Compiling:
         reason = _needs_graph(wish, self._rank.sync_of(root).by, self._ruled(root))
         if reason and root.path != "stock":
             for target in self._regions(root, wish.region):
-                self._capture(target, self._captured(target, {}), wish)
+                self._capture(target, self._captured(target, {}), root)
             self._mark_compiled(root, reason)
             root.made_compiled = True
         elif self._rank.mode == "plan":
             recorder = {"backend": self._backend.recorder(root)}
-            self._capture(root.module, self._compiled_call(root.module, recorder), wish)
+            self._capture(root.module, self._compiled_call(root.module, recorder), root)
         else:
             self._guard_eagerly(root)
 
@@ -265,15 +270,30 @@ class Compiling:
             )
         return found
 
-    def _capture(self, module: nn.Module, call: Callable[..., Any], wish: Capture) -> None:
-        """Compile a module in place that the script does not compile."""
-        eager_eval = wish.eval == "as_written"
-        module._compiled_call_impl = _eager_without_grad(call, module) if eager_eval else call
+    def _capture(self, module: nn.Module, call: Callable[..., Any], root: Root) -> None:
+        """Compile a root or a part of one in place that the script does not compile."""
+        eager_eval = self._rank.capture_of(root).eval == "as_written"
+        chosen = _eager_without_grad(call, module) if eager_eval else call
+        module._compiled_call_impl = self._called_of(root, chosen)
 
-    def _captured(self, module: nn.Module, given: dict[str, Any]) -> Callable[..., Any]:
+    def _called_of(self, root: Root, call: Callable[..., Any]) -> Callable[..., Any]:
+        """A call that is one of the root, also where the script calls the module by itself."""
+
+        def called(*args: Any, **kwargs: Any) -> Any:
+            with self._rank.calls.of(root):
+                return call(*args, **kwargs)
+
+        return called
+
+    def _captured(
+        self, module: nn.Module, given: dict[str, Any], frame: str = ""
+    ) -> Callable[..., Any]:
         """The call of a module under the plan: hooks included, it is one frame for Dynamo.
 
         What the plan wants is looked up at the first call, when it is known which root it is.
+
+        Args:
+            frame: as in `wrap_inline`.
         """
         settled: Callable[..., Any] | None = None
 
@@ -285,13 +305,15 @@ class Compiling:
                     settled = self._eager_call(module)
                 else:
                     self._override(wish, given)
-                    settled = self._compiled_call(module, given)
+                    settled = self._compiled_call(module, given, frame)
             return settled(*args, **kwargs)
 
         return call
 
-    def _compiled_call(self, module: nn.Module, given: dict[str, Any]) -> Callable[..., Any]:
-        compiled = self._compile(torch_api.wrap_inline(module), **given)
+    def _compiled_call(
+        self, module: nn.Module, given: dict[str, Any], frame: str = ""
+    ) -> Callable[..., Any]:
+        compiled = self._compile(torch_api.wrap_inline(module, frame), **given)
         return self._guarded(module, given, functools.partial(self._whole, module, compiled))
 
     def _eager_call(self, module: nn.Module) -> Callable[..., Any]:
@@ -352,17 +374,23 @@ class Compiling:
 
     # --- calls -----------------------------------------------------------------------------------
 
-    def _root_without_ddp(self, module: nn.Module) -> Root | None:
-        """A compiled module that is called to train and belongs to no DDP becomes a root."""
-        known = self._rank.root_of(module)
-        if known is not None or not torch.is_grad_enabled():
+    def _root_for(self, module: nn.Module) -> Root | None:
+        """The root that a compiled module is, or is a part of.
+
+        One that is called to train and belongs to none becomes a root.
+        """
+        known = self._rank.root_of(module) or self._owners.get(module)
+        if known is not None:
             return known
         parameters = trainable(module)
         ids = {id(parameter) for _, parameter in parameters}
-        if not parameters or any(
-            id(p) in ids for root in self._rank.roots for _, p in root.parameters
-        ):
-            return None
+        owner = next(
+            (r for r in self._rank.roots if any(id(p) in ids for _, p in r.parameters)), None
+        )
+        if owner is not None:
+            self._owners[module] = owner
+        if owner is not None or not parameters or not torch.is_grad_enabled():
+            return owner
         if self._rank.leaves_alone(module, parameters):
             return None
         eager = self._rank.capture_for(module).engine == "eager"
@@ -373,16 +401,31 @@ class Compiling:
         self._rank.operators.declared()
         return root
 
-    def _counted(self, call: Callable[..., Any], module: nn.Module) -> Callable[..., Any]:
-        """The call of a module the script compiles, seen by the step watch."""
+    def _counted(
+        self, call: Callable[..., Any], module: nn.Module, given: dict[str, Any]
+    ) -> Callable[..., Any]:
+        """The call of a module the script compiles, seen by the step watch.
+
+        What is compiled for it before it is a root, to evaluate, is not what the plan says of the
+        root: that call has a frame of its own, whose code Dynamo does not take for the root.
+        """
+        without_root: Callable[..., Any] | None = None
 
         def counted(*args: Any, **kwargs: Any) -> Any:
-            root = self._root_without_ddp(module)
-            if root is None or root.kind != "compiled":
-                return call(*args, **kwargs)
-            self._rank.called(root, args, kwargs)
-            output = call(*args, **kwargs)
-            self._rank.returned(root, output)
+            nonlocal without_root
+            root = self._root_for(module)
+            if root is None:
+                if without_root is None:
+                    frame = f"{type(module).__qualname__}_without_root"
+                    without_root = self._captured(module, dict(given), frame)
+                return without_root(*args, **kwargs)
+            counts = root.kind == "compiled" and root.owned.is_module(module)
+            if counts:
+                self._rank.called(root, args, kwargs)
+            with self._rank.calls.of(root):
+                output = call(*args, **kwargs)
+            if counts:
+                self._rank.returned(root, output)
             return output
 
         return counted

@@ -72,12 +72,14 @@ class GraphBackend:
         name: str | None,
         stock: Callable[[], Any],
     ) -> Any:
-        """Compile one Dynamo graph for the root that owns its parameters."""
-        root = self._owner(inputs)
+        """Compile one Dynamo graph: as the plan says of its root, or as the script wrote it."""
+        owner = self._owner(inputs) or self._rank.calls.root
         plain = self._rank.verifying is not None and not self._rank.verifying.compiles(gm)
-        by_ddp = torch_api.active_ddp() is not None or (root is not None and root.path == "stock")
+        by_ddp = torch_api.active_ddp() is not None or (owner is not None and owner.path == "stock")
         if plain or by_ddp:
             return stock()
+        # Graphs beside the calls of roots, as of an optimizer's step, take parameters too.
+        root = None if self._rank.calls.root is None else owner
         self._rank.operators.probe(gm, inputs)
         self._rank.guards.graph(gm, inputs)
         in_graph = root is None or self._rank.sync_of(root).by in ("auto", "in_graph")
@@ -85,7 +87,7 @@ class GraphBackend:
         reductions: Reductions = "in_graph" if in_graph else "none"
         again = self._recomputing(root)
         ruling, settled = self._ruling(root), self._settled(root, patches)
-        stages = stages_of(self._rank.plan, None if root is None else root.name)
+        stages = Stages(()) if root is None else stages_of(self._rank.plan, root.name)
         variants: dict[Settings, Callable[..., Any]] = {}
         seconds = 0.0
         for place, stage in enumerate(stages.distinct()):
@@ -308,7 +310,7 @@ class GraphBackend:
         return [known.get(id(value)) for value in inputs]
 
     def _owner(self, inputs: Sequence[Any]) -> Root | None:
-        """The root whose parameters a graph takes; a compiled module without DDP becomes one."""
+        """The root whose parameters a graph takes."""
         ids = {id(value) for value in inputs if isinstance(value, nn.Parameter)}
         for root in self._rank.roots:
             if any(id(p) in ids for _, p in root.parameters):

@@ -53,7 +53,8 @@ class Outermost:
             root = self._root(module)
             if root is not None:
                 self._rank.called(root, args, kwargs)
-            output = self._call(module, *args, **kwargs)
+            with self._rank.calls.of(root):
+                output = self._call(module, *args, **kwargs)
             if root is not None:
                 self._rank.returned(root, output)
             return output
@@ -93,7 +94,8 @@ def _count_calls(rank: Rank, root: Root) -> None:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         rank.called(root, args, kwargs)
-        output = (inner or module._call_impl)(*args, **kwargs)
+        with rank.calls.of(root):
+            output = (inner or module._call_impl)(*args, **kwargs)
         rank.returned(root, output)
         return output
 

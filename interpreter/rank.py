@@ -26,6 +26,7 @@ from torch import nn
 from sgplan.grammar.diagnostics import Diagnostic, Refused, has_errors
 from sgplan.grammar.plan import Capture, Plan, Sync
 from sgplan.interpreter import events, gate, shortfalls, step_end, unsupported
+from sgplan.interpreter.calls import Calls
 from sgplan.interpreter.guards import Guards
 from sgplan.interpreter.inner_step import InnerSteps
 from sgplan.interpreter.loss_scale import LossScales
@@ -58,6 +59,7 @@ class Rank:
         folder: the run folder.
         roots: in the order in which they were found.
         compiled: modules that the script compiles, roots or not.
+        calls: of which root the script is in.
         steps: the step watch.
         peers: what is said to the other ranks and heard of them.
         optimizers: what became of the script's.
@@ -88,6 +90,7 @@ class Rank:
         self.planner = planner
         self.roots: list[Root] = []
         self.compiled: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self.calls = Calls()
         self.names = RootNames(plan.models)
         self.steps = StepWatch(self.emit, self._step_ended)
         self.peers = Peers(self)

@@ -197,10 +197,11 @@ class Takeover:
         if root is None:
             return self._run_forward(ddp, *inputs, **kwargs)
         self._rank.called(root, inputs, kwargs)
-        if root.path == "stock":
-            output = self._run_forward(ddp, *inputs, **kwargs)
-        else:
-            output = ddp.module(*inputs, **kwargs)
+        with self._rank.calls.of(root):
+            if root.path == "stock":
+                output = self._run_forward(ddp, *inputs, **kwargs)
+            else:
+                output = ddp.module(*inputs, **kwargs)
         self._rank.returned(root, output)
         return output
 

@@ -40,6 +40,7 @@ class Access:
         key: names the op; unique in a graph, the same before and after a pass that keeps the op.
         op, module: as in `facts.OpFact`.
         draws: streams that it takes numbers from.
+        call: of the script, which made the op; empty where nobody knows.
         writes, reads: memory; `%KEY` for what the op `KEY` of the graph made, else the name of an
             input. What it writes is not listed as read.
     """
@@ -50,6 +51,7 @@ class Access:
     draws: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
+    call: str = ""
 
     @property
     def lasting(self) -> tuple[str, ...]:
@@ -124,21 +126,26 @@ class _Change:
         self._renamed: dict[str, str] = {}
 
     def _paired(self) -> dict[int, int]:
-        """Places before -> after: by key, and by what they do where a key has gone."""
+        """Places before -> after: by key, and by what they do where a key has gone.
+
+        What a call does counts before the op that does it: attention in another format is another
+        op, which draws the same.
+        """
         pairs = {
             here: there
             for key, here in self._place_before.items()
             if (there := self._place_after.get(key)) is not None
             and self._before[here].op == self._after[there].op
         }
-        taken = set(pairs.values())
-        free: dict[object, list[int]] = defaultdict(list)
-        for there, each in enumerate(self._after):
-            if each.is_effect and there not in taken:
-                free[_likeness(each)].append(there)
-        for here, each in enumerate(self._before):
-            if each.is_effect and here not in pairs and (same := free[_likeness(each)]):
-                pairs[here] = same.pop(0)
+        for alike in (_call_likeness, _likeness):
+            taken = set(pairs.values())
+            free: dict[object, list[int]] = defaultdict(list)
+            for there, each in enumerate(self._after):
+                if there not in taken and (kind := alike(each)) is not None:
+                    free[kind].append(there)
+            for here, each in enumerate(self._before):
+                if here not in pairs and (same := free[alike(each)]):
+                    pairs[here] = same.pop(0)
         return pairs
 
     def faults(self) -> list[Fault]:
@@ -154,7 +161,7 @@ class _Change:
                     yield Fault(each, "vanished, and the memory that it changed did not")
 
     def _new(self) -> Iterable[Fault]:
-        known = {_likeness(each) for each in self._before if each.is_effect}
+        known = {_likeness(each) for each in self._before}
         for there, each in enumerate(self._after):
             if not each.is_effect or there in self._back:
                 continue
@@ -166,6 +173,8 @@ class _Change:
     def _retargeted(self) -> Iterable[Fault]:
         for here, there in self._pairs.items():
             old, new = self._before[here], self._after[there]
+            if old.op != new.op:
+                continue  # paired by what they do
             if old.draws != new.draws or len(old.writes) != len(new.writes):
                 yield Fault(new, "touches something else than before")
                 continue
@@ -232,8 +241,16 @@ def _versions(accesses: Sequence[Access], names: dict[str, str]) -> dict[int, di
     return found
 
 
+def _call_likeness(access: Access) -> object:
+    """What two ops of one call agree in when one can stand for the other; None for no effect."""
+    seen_outside = access.draws or access.lasting
+    return (access.call, access.draws, access.lasting) if access.call and seen_outside else None
+
+
 def _likeness(access: Access) -> object:
-    """What two accesses agree in when one can stand for the other."""
+    """What two accesses agree in when one can stand for the other; None for no effect."""
+    if not access.is_effect:
+        return None
     return access.op, access.module, access.draws, access.lasting, len(access.writes)
 
 

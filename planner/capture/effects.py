@@ -111,19 +111,21 @@ def _accesses(
             memory[node] = (str(node.target),)
         elif node.op == "call_function":
             written, viewed = _written(node), _viewed(node)
-            stem = f"{call(node)}.{_short_op(node)}"
+            caller_name = call(node)
+            stem = f"{caller_name}.{_short_op(node)}"
             key = f"{stem}#{count[stem]}" if count[stem] else stem
             count[stem] += 1
             memory[node] = _memories(viewed, memory) if viewed else (f"{MADE}{key}",)
             if viewed and not written:
                 continue
-            found.append(_access(node, key, written, memory, modules))
+            found.append(_access(node, key, caller_name, written, memory, modules))
     return found
 
 
 def _access(
     node: fx.Node,
     key: str,
+    caller_name: str,
     written: Sequence[fx.Node],
     memory: dict[fx.Node, tuple[str, ...]],
     modules: Collection[str],
@@ -134,7 +136,8 @@ def _access(
     for body in inside:
         for each in body.graph.nodes:
             streams += tuple(stream for stream in _draws(each) if stream not in streams)
-    return Access(key, op_name(node.target), module_of(node, modules), streams, writes, reads)
+    module = module_of(node, modules)
+    return Access(key, op_name(node.target), module, streams, writes, reads, caller_name)
 
 
 def _bodies(node: fx.Node, graph: fx.GraphModule | None) -> list[fx.GraphModule]:

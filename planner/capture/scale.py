@@ -21,15 +21,15 @@ from torch.library import Library
 
 from sgplan.planner.capture.rewrite import Rewritten
 
-SCALE_VERSION = 1
+SCALE_VERSION = 2
 
 _library = Library("sgplan_scale", "DEF")
 
 
 class _Scaled(Function):
-    """The value as it is; its gradient is scaled in the scale's format.
+    """The value as it is; its gradient is scaled in the wider of its own and the scale's format.
 
-    In the format of the gradient a scale of 2**16 would be infinite.
+    In fp16 a scale of 2**16 would be infinite; a gradient in float64 keeps its bits.
     """
 
     @staticmethod
@@ -42,14 +42,19 @@ class _Multiplied(_Scaled):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
         (scale,) = ctx.saved_tensors
-        return (grads[0].to(scale.dtype) * scale).to(grads[0].dtype), None
+        return (_wide(grads[0], scale) * scale).to(grads[0].dtype), None
 
 
 class _Divided(_Scaled):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
         (scale,) = ctx.saved_tensors
-        return (grads[0].to(scale.dtype) / scale).to(grads[0].dtype), None
+        return (_wide(grads[0], scale) / scale).to(grads[0].dtype), None
+
+
+def _wide(gradient: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """Complex ones stay complex."""
+    return gradient.to(torch.promote_types(gradient.dtype, scale.dtype))
 
 
 def _defined(name: str, function: type[Function]) -> torch._ops.OpOverload:
@@ -121,9 +126,14 @@ def _may_have_gradient(node: fx.Node) -> bool:
     value = node.meta.get("example_value")
     if node.op == "placeholder":
         return _differentiable(node)
-    return isinstance(value, torch.Tensor) and value.is_floating_point()
+    return _continuous(value)
 
 
 def _differentiable(node: fx.Node) -> bool:
     value = node.meta.get("example_value")
-    return isinstance(value, torch.Tensor) and value.is_floating_point() and value.requires_grad
+    return _continuous(value) and value.requires_grad
+
+
+def _continuous(value: Any) -> bool:
+    """Of a type that autograd follows."""
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())

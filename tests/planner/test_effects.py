@@ -113,6 +113,30 @@ def test_memory_may_get_another_maker_but_no_other_input_may_be_written() -> Non
     assert [fault.what for fault in faults([x], [y])] == ["changed `x` and changes `y` now"]
 
 
+def test_a_call_may_be_another_op_that_does_the_same() -> None:
+    """Another format chooses other kernels: of attention, of batch norm."""
+
+    def attention(op: str, stream: str = "rng:cuda", key: str = "a") -> Access:
+        return Access(f"{key}.{op}", op, "", (stream,), call=key)
+
+    def norm(op: str, *statistics: str) -> Access:
+        return Access(f"bn.{op}", op, "bn", (), statistics, call="bn")
+
+    statistics = "bn.running_mean", "bn.running_var"
+    first, second = attention("efficient"), attention("dropout", key="b")
+    before = [first, norm("cudnn_batch_norm", *statistics), second]
+    flash, native = attention("flash"), norm("native_batch_norm", *statistics)
+    assert not faults(before, [flash, native, second])
+    # Attention op by op writes what it drew into memory of its own.
+    written = Access("a.bernoulli_", "bernoulli_", "", ("rng:cuda",), ("%a.empty",), call="a")
+    assert not faults(before, [written, native, second])
+    assert faults(before, [second, flash, native])
+    assert faults(before, [native, second])
+    assert faults(before, [flash, flash, native, second])
+    assert faults(before, [attention("flash", "rng:cpu"), native, second])
+    assert faults(before, [flash, norm("native_batch_norm", statistics[0]), second])
+
+
 def test_the_error_names_pass_effect_module_and_both_orders() -> None:
     drop, noise = (
         Access(key, f"aten.{key}", f"blocks.{key}", draws=("rng:cpu",)) for key in ("a", "b")

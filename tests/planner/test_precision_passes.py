@@ -87,3 +87,37 @@ def test_what_fp16_flushes_to_zero_is_kept_by_a_scale() -> None:
         found[value] = weight.abs().max().item()
     assert found[1.0] == 0
     assert found[65536.0] > 1e-10
+
+
+class Spectrum(nn.Module):
+    """Returns complex numbers, and has parameters of several types."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(6, 8)
+        self.filter = nn.Parameter(torch.randn(8, dtype=torch.cfloat))
+        self.wide = nn.Parameter(torch.rand(8, dtype=torch.double) + 1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.linear(x)
+        return torch.fft.fft(y) * self.filter, (y.double() * self.wide).sum()
+
+
+def test_gradients_of_complex_and_double_values_arrive_unscaled_and_in_full() -> None:
+    def backend(gm: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        changed = rewritten(gm, (ScaleLoss(torch.tensor(65536.0)),))
+        return changed.called(changed.gm.forward)
+
+    def grads(net: Spectrum, call: Callable[..., Any]) -> list[Tensor]:
+        spectrum, total = call(torch.ones(5, 6))
+        (spectrum.abs().pow(2).mean() + total.square()).backward()
+        return [p.grad for p in net.parameters() if p.grad is not None]
+
+    net, other = Spectrum(), Spectrum()
+    ours = grads(net, torch.compile(net, backend=backend, fullgraph=True))
+    plain = grads(other, other)
+    assert [g.dtype for g in ours][:2] == [torch.cfloat, torch.double]
+    for mine, expected in zip(ours, plain, strict=True):
+        torch.testing.assert_close(mine, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ours[1], plain[1], rtol=1e-14, atol=0)
