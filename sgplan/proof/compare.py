@@ -46,18 +46,15 @@ _ROUNDING = 4 * EPS32
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """One pair of values; the difference is relative."""
+    """One pair of values; it is judged by `failed`, the numbers are for eyes."""
 
     quantity: str
     tensor: str
     bitwise: bool
-    relative: float
-    allowed: float
+    failed: bool
+    relative: float = 0.0
+    allowed: float = 0.0
     text: str = ""
-
-    @property
-    def failed(self) -> bool:
-        return not self.bitwise and not self.relative <= self.allowed
 
 
 def compare(reference: Path, planned: Path, allowed: Tolerance) -> Comparison:
@@ -124,11 +121,11 @@ def _count(row: Row, value: _Value, place: Place) -> None:
 def _values(theirs: Moment | None, ours: Moment | None, allowed: Tolerance) -> Iterator[_Value]:
     if theirs is None or ours is None:
         missing = "plain" if theirs is None else "planned"
-        yield _Value("path", "", False, math.inf, 0.0, f"the {missing} run has no such moment")
+        yield _unlike("path", "", f"the {missing} run has no such moment")
         return
     if (theirs.kind, theirs.name) != (ours.kind, ours.name):
         text = f"the plain run is in {theirs.kind} {theirs.name} there"
-        yield _Value("path", "", False, math.inf, 0.0, text)
+        yield _unlike("path", "", text)
         return
     given = _GIVEN if theirs.step == 0 else frozenset[str]()
     for quantity in _EXACT:
@@ -146,9 +143,13 @@ def _values(theirs: Moment | None, ours: Moment | None, allowed: Tolerance) -> I
 
 def _exact(quantity: str, theirs: Any, ours: Any) -> _Value:
     if theirs == ours:
-        return _Value(quantity, "", True, 0.0, 0.0)
-    tensor, text = _first_difference(theirs, ours)
-    return _Value(quantity, tensor, False, math.inf, 0.0, text)
+        return _Value(quantity, "", bitwise=True, failed=False)
+    return _unlike(quantity, *_first_difference(theirs, ours))
+
+
+def _unlike(quantity: str, tensor: str, text: str) -> _Value:
+    """What differs in another way than by a number."""
+    return _Value(quantity, tensor, bitwise=False, failed=True, relative=math.inf, text=text)
 
 
 def _first_difference(theirs: Any, ours: Any) -> tuple[str, str]:
@@ -213,46 +214,59 @@ def _pair(
         scale: what the difference is relative to.
         allowed: the absolute difference that is.
     """
-    relative = allowed / scale if scale else (math.inf if allowed else 0.0)
     if theirs is None or ours is None:
+        if theirs is ours:
+            return _Value(quantity, name, bitwise=True, failed=False)
         missing = "plain" if theirs is None else "planned"
-        text = f"the {missing} run has none"
-        return _Value(
-            quantity, name, theirs is ours, 0.0 if theirs is ours else math.inf, 0.0, text
-        )
+        return _unlike(quantity, name, f"the {missing} run has none")
     if theirs.shape != ours.shape or theirs.dtype != ours.dtype:
-        text = f"{_shown(theirs)}, in the planned run {_shown(ours)}"
-        return _Value(quantity, name, False, math.inf, 0.0, text)
+        return _unlike(quantity, name, f"{_shown(theirs)}, in the planned run {_shown(ours)}")
+    unit = scale or 1.0
     if same_bits(theirs, ours):
-        return _Value(quantity, name, True, 0.0, relative)
-    if not theirs.dtype.is_floating_point and not theirs.dtype.is_complex:
-        return _Value(quantity, name, False, _distance(theirs, ours) / (scale or 1.0), 0.0)
+        return _Value(quantity, name, bitwise=True, failed=False, allowed=allowed / unit)
     distance = _distance(theirs, ours)
-    if distance == 0.0:  # -0.0 and 0.0
-        return _Value(quantity, name, False, 0.0, relative)
-    return _Value(quantity, name, False, distance / scale if scale else math.inf, relative)
+    # Another integer is wrong however near it is.
+    rounds = theirs.dtype.is_floating_point or theirs.dtype.is_complex
+    failed = not rounds or not distance <= allowed
+    return _Value(quantity, name, False, failed, distance / unit, allowed / unit if rounds else 0.0)
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors of one shape and dtype are equal in every bit, NaNs included."""
-    if torch.equal(one, other):
-        zero = (one == 0).any()
-        return not zero or bool(torch.equal(torch.signbit(one), torch.signbit(other)))
-    both = one.isnan() & other.isnan()
-    return bool(both.any() and torch.equal(one[~both], other[~both]) and _nans(one, other))
+    """Whether two tensors of one shape and dtype are equal in every bit; all NaNs are alike."""
+    if torch.equal(_bytes(one), _bytes(other)):
+        return True
+    left, right = _parts(one), _parts(other)
+    if not left.dtype.is_floating_point:
+        return False
+    wide = left.double().isnan()
+    if not wide.any() or not torch.equal(wide, right.double().isnan()):
+        return False
+    size = left.element_size()
+    kept = (~wide).reshape(-1)
+    return torch.equal(_bytes(left).reshape(-1, size)[kept], _bytes(right).reshape(-1, size)[kept])
 
 
-def _nans(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return bool(torch.equal(one.isnan(), other.isnan()))
+def _parts(tensor: torch.Tensor) -> torch.Tensor:
+    """Real numbers: of a complex tensor both parts."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.dtype.is_complex else tensor
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor's memory, for it is there for every dtype, when arithmetic is not."""
+    plain = tensor.resolve_conj().resolve_neg().contiguous()
+    return plain.reshape(-1).view(torch.uint8)
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    """Double the precision of anything: bool, float8 and unsigned integers have no arithmetic."""
+    return tensor.to(torch.complex128 if tensor.dtype.is_complex else torch.float64)
 
 
 def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
     """The largest absolute difference; infinite where only one is NaN or infinite."""
-    wide = torch.complex128 if one.dtype.is_complex else torch.float64
-    left, right = one.to(wide), other.to(wide)
-    left, right = left[~(one == other)], right[~(one == other)]
-    together = left.isnan() & right.isnan()
-    left, right = left[~together], right[~together]
+    left, right = _wide(one), _wide(other)
+    apart = ~((left == right) | (left.isnan() & right.isnan()))
+    left, right = left[apart], right[apart]
     if not left.numel():
         return 0.0
     distance = (left - right).abs()
@@ -261,9 +275,7 @@ def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
 
 def _largest(tensor: torch.Tensor) -> float:
     """The largest finite absolute value."""
-    if not tensor.numel():
-        return 0.0
-    wide = tensor.abs().to(torch.float64)
+    wide = _wide(tensor).abs()
     finite = wide[wide.isfinite()]
     return float(finite.max()) if finite.numel() else 0.0
 

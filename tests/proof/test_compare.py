@@ -76,6 +76,36 @@ def test_a_value_that_is_not_finite_in_one_run_only_is_a_difference(
     assert found.first.relative == math.inf
 
 
+@pytest.mark.parametrize("value", [1e6, math.nan, math.inf, 1e-3])
+def test_a_value_where_the_plain_run_has_only_zeros_is_a_difference(
+    tmp_path: Path, value: float
+) -> None:
+    one, other = backward(w=[1.0], b=[0.0, 0.0]), backward(w=[1.0], b=[0.0, value])
+    found = compared(tmp_path, one, other, LOOSE)
+    assert found.first is not None
+    assert (found.first.quantity, found.first.place.tensor) == ("gradients", "b")
+
+
+def test_rounding_where_the_plain_run_has_only_zeros_is_allowed(tmp_path: Path) -> None:
+    assert compared(tmp_path, backward(w=[1.0], b=[0.0]), backward(w=[1.0], b=[1e-8]), LOOSE).ok
+
+
+EVERY_KIND = [
+    torch.bool, torch.uint8, torch.uint16, torch.int64, torch.float8_e4m3fn, torch.float8_e5m2,
+    torch.bfloat16, torch.float64, torch.complex64, torch.complex128,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", EVERY_KIND)
+def test_tensors_of_every_dtype_are_compared(tmp_path: Path, dtype: torch.dtype) -> None:
+    one, other = (torch.tensor(values).to(dtype) for values in ([0, 1, 1], [0, 0, 1]))
+    moments_ = [Moment("call", "model", 0, {"inputs": {"x": value}}) for value in (one, other)]
+    assert compared(tmp_path / "same", moments_[0], moments_[0], LOOSE).ok
+    found = compared(tmp_path / "other", moments_[0], moments_[1], LOOSE)
+    assert found.first is not None
+    assert found.first.relative == 1.0
+
+
 def test_another_shape_is_said_in_words(tmp_path: Path) -> None:
     found = compared(tmp_path, call(outputs=[1.0]), call(outputs=[1.0, 1.0]), LOOSE)
     assert found.first is not None
@@ -140,3 +170,6 @@ def test_same_bits_tells_zeros_apart_and_nans_not() -> None:
     assert same_bits(nan, nan.clone())
     assert not same_bits(torch.tensor([0.0]), torch.tensor([-0.0]))
     assert not same_bits(nan, torch.tensor([1.0, math.nan]))
+    assert not same_bits(torch.tensor([0j]), torch.tensor([complex(0.0, -0.0)]))
+    assert same_bits(torch.tensor([complex(math.nan, 1)]), torch.tensor([complex(math.nan, 1)]))
+    assert same_bits(torch.zeros(0), torch.zeros(0))
