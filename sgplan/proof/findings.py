@@ -48,6 +48,8 @@ class Row:
         compared, bitwise: values, and those among them that are equal in every bit.
         largest: the largest relative difference, and `at` where it is.
         allowed: the relative difference that is allowed there.
+        failed, nans: values that differ by more, and those that hold NaN in both runs.
+        first_nan: where the first of them is.
     """
 
     quantity: str
@@ -57,6 +59,8 @@ class Row:
     allowed: float = 0.0
     at: Place | None = None
     failed: int = 0
+    nans: int = 0
+    first_nan: Place | None = None
 
     @property
     def verdict(self) -> Literal["equal", "within", "DIFFERENT"]:
@@ -67,11 +71,17 @@ class Row:
 
 @dataclass(slots=True)
 class Comparison:
-    """What two runs have in common and what not."""
+    """What two runs have in common and what not.
+
+    Attributes:
+        steps: that came to their end in both runs, on every rank.
+        silent: ranks that recorded no backward and no update in either run.
+    """
 
     rows: list[Row] = field(default_factory=list[Row])
     first: Difference | None = None
     steps: int = 0
+    silent: list[int] = field(default_factory=list[int])
 
     @property
     def ok(self) -> bool:
