@@ -51,7 +51,7 @@ def verify_plan(
     begun = Verification(
         "failed", plan.source, command, folder.shown, steps=0, seed=seed, world=0
     )  # fmt: skip
-    found = _Verifier(jobs, wanted, begun).answer()
+    found = Verifier(jobs, wanted, begun).answer()
     (folder.path / "verify.txt").write_text(found.table + "\n", encoding="utf-8")
     return found
 
@@ -65,7 +65,7 @@ def _world(file: PlanFile) -> int:
     return pipe if data == "rest" else data * pipe
 
 
-class _Verifier:
+class Verifier:
     """The order of the runs.
 
     Args:
