@@ -8,8 +8,12 @@ from sgplan.planner.guard_lines import holding, needs_graph
 Needing = Fuse | Separate | Recompute | Guard | Precision
 
 
-def needing_graph(plan: Plan, root: str) -> list[Needing]:
-    """The blocks for one root that need a graph, kind by kind as the plan writes them."""
+def needing_graph(plan: Plan, root: str | None) -> list[Needing]:
+    """The blocks for one root that need a graph, kind by kind as the plan writes them.
+
+    Args:
+        root: None for those that are for every root.
+    """
     blocks = (*plan.fuses, *plan.separates, *plan.recomputes)
     return [
         *(block for block in blocks if block.model in (None, root)),

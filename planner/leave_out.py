@@ -1,229 +1,138 @@
 """A plan without some of the passes that can change numbers, for `sgplan verify`.
 
 What is left out is left out of the plan, so a run without a pass is a run under a smaller plan and
-needs nothing of its own in the ranks. The changes stand in one order: whatever comes later needs
-at most what comes before, so the plan with the first so many of them is always a plan that can run.
-Without any of them nothing is left but the script as it is written, under stock DDP.
+needs nothing of its own in the ranks. What can be left out, and in which order, is `numerics.py`'s.
+Without any of it nothing is left but the script as it is written, under stock DDP.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
+from typing import TypeVar
 
-from sgplan.grammar.diagnostics import Span
-from sgplan.grammar.plan import Block, Capture, Fuse, Plan, Separate, Sync
-from sgplan.planner import graph_need
-from sgplan.planner.facts import RootFact
+from sgplan.grammar.plan import (
+    Block,
+    Capture,
+    Fuse,
+    Plan,
+    Precision,
+    Separate,
+    Sync,
+    Update,
+)
+from sgplan.planner.numerics import engine_asker, key_of, rule_pass, scale_of, storing
 
-
-@dataclass(frozen=True, slots=True)
-class NumericChange:
-    """One thing that can change numbers under a plan.
-
-    Attributes:
-        name: of the pass, as listings and messages have it.
-        clause: the address of the block that asks for it (`fuse.bias_gelu`).
-        span: of that block; None when it acts by default.
-        on_graph: whether it changes Dynamo graphs (`capture.rewrite`).
-    """
-
-    name: str
-    clause: str
-    span: Span | None = None
-    on_graph: bool = False
-
-    @property
-    def key(self) -> str:
-        """What `without` is told: one rule among several has a key of its own."""
-        return f"{self.name} {self.clause}"
-
-
-def numeric_changes(plan: Plan, roots: Sequence[RootFact]) -> tuple[NumericChange, ...]:
-    """What can change numbers under this plan, in order.
-
-    Args:
-        roots: what a run under the whole plan found.
-    """
-    return tuple(change for each in _ORDER for change in each(plan, roots))
+_OfModel = TypeVar("_OfModel", Sync, Capture)
+_Left = Callable[[str, Block], bool]
+_SYNCS = ("insert_reductions", "compress_wire", "insert_ready")
+_PRECISION = ("scale_loss", "store_parameters", "cast_precision")
 
 
 def without(plan: Plan, keys: Collection[str]) -> Plan:
     """The plan without the changes of these keys; equal to `plan` when there are none."""
     if not keys:
         return plan
-    smaller = plan
-    for name, leave in _LEAVE.items():
-        clauses = {key.partition(" ")[2] for key in keys if key.partition(" ")[0] == name}
-        if clauses:
-            smaller = leave(smaller, clauses)
-    # What is left must run where it ran in the whole plan: on the graphs that a clause needed.
-    if not any(key.startswith("lower_roots ") for key in keys) and _needs_graph(plan):
-        smaller = replace(smaller, captures=_on_inductor(smaller.captures))
-    return replace(smaller, digest=f"{plan.digest}-{len(keys)}")
+
+    def left(name: str, block: Block) -> bool:
+        return key_of(name, block) in keys
+
+    return replace(
+        plan,
+        syncs=tuple(_sync(sync, left) for sync in _everywhere(plan.syncs, Sync())),
+        captures=_captures(plan, left),
+        guards=tuple(g for g in plan.guards if not left("guard_calls", g)),
+        fuses=tuple(rule for rule in plan.fuses if not left(rule_pass(rule), rule)),
+        separates=tuple(rule for rule in plan.separates if not left(rule_pass(rule), rule)),
+        precisions=_precisions(plan, left),
+        recomputes=tuple(r for r in plan.recomputes if not left("recompute_values", r)),
+        updates=tuple(
+            Update(label=update.label, model=update.model)
+            if left("insert_updates", update)
+            else update
+            for update in plan.updates
+        ),
+        digest=f"{plan.digest}-{len(keys)}",
+    )
 
 
 def everything(plan: Plan) -> frozenset[str]:
     """The keys that leave nothing of the plan but the script as it is written."""
-    rules = [*plan.fuses, *plan.separates]
-    named = [f"{name} " for name in _LEAVE if name not in ("steer_fusion", "substitute_kernels")]
-    return frozenset([*named, *(f"{_pass_of(rule)} {rule.address}" for rule in rules)])
+    return frozenset(key_of(name, block) for name, block in _all(plan))
 
 
-# --- what acts -----------------------------------------------------------------------------------
+def _all(plan: Plan) -> Iterator[tuple[str, Block]]:
+    """Every change that the plan could ask for, whatever is found in the script."""
+    yield from ((name, sync) for sync in _everywhere(plan.syncs, Sync()) for name in _SYNCS)
+    yield from (("lower_roots", capture) for capture in _everywhere(plan.captures, Capture()))
+    yield from (("lower_roots", engine_asker(plan, model)) for model in _models(plan))
+    yield from (("guard_calls", guard) for guard in plan.guards)
+    yield from ((name, block) for block in plan.precisions for name in _PRECISION)
+    rules: list[Fuse | Separate] = [*plan.fuses, *plan.separates]
+    yield from ((rule_pass(rule), rule) for rule in rules)
+    yield from (("recompute_values", block) for block in plan.recomputes)
+    yield from (("insert_updates", update) for update in plan.updates)
 
 
-def _reducer(plan: Plan, roots: Sequence[RootFact]) -> Iterator[NumericChange]:
-    if any(root.path in ("hooks", "in_graph") for root in roots):
-        yield _change("insert_reductions", "sync", plan.syncs)
+def _everywhere(blocks: tuple[_OfModel, ...], default: _OfModel) -> tuple[_OfModel, ...]:
+    """The blocks, and what holds for models that none of them is for."""
+    return blocks if any(block.model is None for block in blocks) else (*blocks, default)
 
 
-def _wire(plan: Plan, roots: Sequence[RootFact]) -> Iterator[NumericChange]:
-    narrow = [sync for sync in plan.syncs if sync.wire != "as_written"]
-    if narrow:
-        yield _change("compress_wire", "sync", narrow)
-
-
-def _engine(plan: Plan, roots: Sequence[RootFact]) -> Iterator[NumericChange]:
-    compiled = any(root.engine == "inductor" for root in roots)
-    if plan.captures or any(root.made_compiled for root in roots):
-        needing: Sequence[Block] = plan.captures or [
-            block for root in roots for block in graph_need.needing_graph(plan, root.name)
-        ]
-        yield _change("lower_roots", "capture", needing)
-    elif compiled:
-        yield NumericChange("lower_roots", "capture")
-
-
-def _ready(plan: Plan, roots: Sequence[RootFact]) -> Iterator[NumericChange]:
-    if any(root.path == "in_graph" for root in roots):
-        yield _change("insert_ready", "sync", plan.syncs)
-
-
-def _rules(plan: Plan, roots: Sequence[RootFact]) -> Iterator[NumericChange]:
-    rules: list[Fuse | Separate] = [*plan.separates, *plan.fuses]
-    for rule in sorted(rules, key=lambda rule: _pass_of(rule) == "substitute_kernels"):
-        name = _pass_of(rule)
-        yield NumericChange(name, rule.address, rule.span, on_graph=name == "substitute_kernels")
-
-
-def _precision(plan: Plan, roots: Sequence[RootFact]) -> Iterator[NumericChange]:
-    if plan.precisions:
-        yield _change("cast_precision", "precision", plan.precisions, on_graph=True)
-
-
-def _recompute(plan: Plan, roots: Sequence[RootFact]) -> Iterator[NumericChange]:
-    if plan.recomputes:
-        yield _change("recompute", "recompute", plan.recomputes)
-
-
-def _guards(plan: Plan, roots: Sequence[RootFact]) -> Iterator[NumericChange]:
-    if plan.guards:
-        yield _change("guards", "guard", plan.guards)
-
-
-def _update(plan: Plan, roots: Sequence[RootFact]) -> Iterator[NumericChange]:
-    changed = [update for update in plan.updates if update.optimizer != "as_written"]
-    if changed:
-        yield _change("insert_updates", "update", changed)
-
-
-_ORDER: tuple[Callable[[Plan, Sequence[RootFact]], Iterator[NumericChange]], ...] = (
-    _reducer,
-    _wire,
-    _engine,
-    _ready,
-    _guards,
-    _rules,
-    _precision,
-    _recompute,
-    _update,
-)
-
-
-def _change(name: str, kind: str, blocks: Sequence[Block], on_graph: bool = False) -> NumericChange:
-    first = next(iter(blocks), None)
-    if first is None:
-        return NumericChange(name, kind, None, on_graph)
-    return NumericChange(name, first.address, first.span, on_graph)
-
-
-def _pass_of(rule: Fuse | Separate) -> str:
-    kernel = isinstance(rule, Fuse) and rule.with_ != "inductor"
-    return "substitute_kernels" if kernel else "steer_fusion"
+def _models(plan: Plan) -> list[str | None]:
+    return [None, *(model.label for model in plan.models)]
 
 
 # --- how it is left out --------------------------------------------------------------------------
 
 
-def _stock(plan: Plan, clauses: Collection[str]) -> Plan:
-    return replace(plan, syncs=(Sync(by="stock"),))
-
-
-def _wide(plan: Plan, clauses: Collection[str]) -> Plan:
-    return replace(plan, syncs=tuple(replace(sync, wire="as_written") for sync in plan.syncs))
-
-
-def _as_written(plan: Plan, clauses: Collection[str]) -> Plan:
-    return replace(plan, captures=())
-
-
-def _hooks(plan: Plan, clauses: Collection[str]) -> Plan:
-    def hooked(sync: Sync) -> Sync:
-        by = sync.by if sync.by == "stock" else "hooks"
+def _sync(sync: Sync, left: _Left) -> Sync:
+    if left("insert_reductions", sync):
+        return Sync(label=sync.label, model=sync.model, by="stock")
+    if left("compress_wire", sync):
+        sync = replace(sync, wire="as_written")
+    if left("insert_ready", sync) and sync.by != "stock":
         overlap = "prefer" if sync.overlap == "required" else sync.overlap
-        return replace(sync, by=by, overlap=overlap)
-
-    everywhere = any(sync.model is None for sync in plan.syncs)
-    syncs = plan.syncs if everywhere else (*plan.syncs, Sync())
-    return replace(plan, syncs=tuple(map(hooked, syncs)))
+        sync = replace(sync, by="hooks", overlap=overlap)
+    return sync
 
 
-def _no_rules(plan: Plan, clauses: Collection[str]) -> Plan:
-    return replace(
-        plan,
-        fuses=tuple(rule for rule in plan.fuses if rule.address not in clauses),
-        separates=tuple(rule for rule in plan.separates if rule.address not in clauses),
+def _captures(plan: Plan, left: _Left) -> tuple[Capture, ...]:
+    """What is left must run where it ran in the whole plan: on the graphs that a clause needed."""
+    kept = {
+        capture.model: Capture(label=capture.label, model=capture.model, engine="as_written")
+        if left("lower_roots", capture)
+        else capture
+        for capture in plan.captures
+    }
+    for model in _models(plan):
+        asker = engine_asker(plan, model)
+        if asker.present and not isinstance(asker, Capture) and not left("lower_roots", asker):
+            capture = kept.get(model) or replace(plan.capture_of(model), model=model)
+            if capture.engine == "auto":
+                kept[model] = replace(capture, engine="inductor")
+    return tuple(kept.values())
+
+
+def _precisions(plan: Plan, left: _Left) -> tuple[Precision, ...]:
+    """A block without its casts still has its ops: they keep the formats of the script."""
+    smaller = tuple(
+        _precision(block, storing(plan, block.model), left) for block in plan.precisions
     )
+    return smaller if any(b.changes_graph or b.stores for b in smaller) else ()
 
 
-def _no_precision(plan: Plan, clauses: Collection[str]) -> Plan:
-    return replace(plan, precisions=())
-
-
-def _no_recompute(plan: Plan, clauses: Collection[str]) -> Plan:
-    return replace(plan, recomputes=())
-
-
-def _no_guards(plan: Plan, clauses: Collection[str]) -> Plan:
-    return replace(plan, guards=())
-
-
-def _own_update(plan: Plan, clauses: Collection[str]) -> Plan:
-    return replace(plan, updates=())
-
-
-# Wire and hooks before stock, which leaves nothing of them.
-_LEAVE: dict[str, Callable[[Plan, Collection[str]], Plan]] = {
-    "compress_wire": _wide,
-    "insert_ready": _hooks,
-    "insert_reductions": _stock,
-    "lower_roots": _as_written,
-    "guards": _no_guards,
-    "steer_fusion": _no_rules,
-    "substitute_kernels": _no_rules,
-    "cast_precision": _no_precision,
-    "recompute": _no_recompute,
-    "insert_updates": _own_update,
-}
-
-
-def _needs_graph(plan: Plan) -> bool:
-    return graph_need.anywhere(plan) or any(sync.by == "in_graph" for sync in plan.syncs)
-
-
-def _on_inductor(captures: tuple[Capture, ...]) -> tuple[Capture, ...]:
-    """Captures whose `auto` is what the clauses of the whole plan made of it."""
-    everywhere = any(capture.model is None for capture in captures)
-    all_of_them = captures if everywhere else (*captures, Capture())
-    return tuple(replace(c, engine="inductor") if c.engine == "auto" else c for c in all_of_them)
+def _precision(block: Precision, stores: Precision | None, left: _Left) -> Precision:
+    scale = scale_of(block)
+    found = block
+    if stores is not None and left("store_parameters", stores):
+        found = replace(found, params="as_written", master=None)
+    if left("cast_precision", block):
+        found = replace(found, compute="as_written", keep_fp32=())
+    if found is not block and scale is not None:
+        found = replace(found, loss_scale=scale)  # `auto` followed from what is gone
+    if left("scale_loss", block):
+        # `off` would switch off what another block asks for.
+        found = replace(found, loss_scale="auto")
+        found = replace(found, loss_scale="off") if found.computes_fp16 else found
+    return found

@@ -17,7 +17,7 @@ from sgplan.planner.graphs import backward_chain, calls_of
 from sgplan.planner.guard_lines import guard_rows
 from sgplan.planner.kernels_listing import rule_lines
 from sgplan.planner.listing_text import body_lines, header
-from sgplan.planner.pipeline import active_numerics
+from sgplan.planner.numerics import active_numerics
 from sgplan.planner.program import Program
 from sgplan.planner.program_text import format_program
 from sgplan.planner.recompute import recompute_lines

@@ -8,7 +8,7 @@ from sgplan.grammar.plan import Plan
 from sgplan.planner.audit import audit
 from sgplan.planner.facts import GraphFact, RootFact
 from sgplan.planner.listing import Parts, notes
-from sgplan.planner.pipeline import active_numerics
+from sgplan.planner.numerics import active_numerics
 from sgplan.planner.program_text import format_program
 from sgplan.planner.recompute import outcomes
 from sgplan.planner.select import Match, match_all

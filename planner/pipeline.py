@@ -8,7 +8,6 @@ Knows the order and the seam between passes; what a pass does is in its own file
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from sgplan.grammar.plan import Plan
 from sgplan.planner import legal
@@ -41,14 +40,6 @@ if _faults := order_faults(PASSES):
 AfterPass = Callable[[Pass, Program], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A pass that can change results under this plan, and why."""
-
-    name: str
-    why: str
-
-
 def start_program(plan: Plan, facts: Facts) -> Program:
     """The program before the first pass: who it is for, and nothing to do."""
     return Program(
@@ -79,9 +70,3 @@ def lower(plan: Plan, facts: Facts, *, after_pass: AfterPass | None = None) -> P
         if after_pass is not None:
             after_pass(each, program)
     return program
-
-
-def active_numerics(plan: Plan, facts: Facts) -> tuple[Change, ...]:
-    """The passes that can change results under this plan, in order."""
-    reasons = ((each.name, each.numerics(plan, facts)) for each in PASSES)
-    return tuple(Change(name, why) for name, why in reasons if why)

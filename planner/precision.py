@@ -164,17 +164,6 @@ def _where(root: RootFact) -> str:
     return "stock DDP" if root.path == "stock" else root.engine
 
 
-def changes(plan: Plan, root: str) -> list[str]:
-    """What the blocks of a root do to its numbers, one sentence for each that does anything."""
-    found: list[str] = []
-    for block in stages_of(plan, root).blocks:
-        if block.compute != "as_written":
-            found.append(f"`{block.address}` computes in {block.compute}")
-        if block.params != "as_written":
-            found.append(f"`{block.address}` stores parameters in {block.params}")
-    return found
-
-
 def _setting(block: Precision) -> Setting:
     match = block.match.steps[0] if block.match is not None else ()
     return Setting(

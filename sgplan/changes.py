@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from sgplan.grammar.plan import Plan
 from sgplan.planner.artefact import Part
 from sgplan.planner.facts import RootFact
-from sgplan.planner.pipeline import active_numerics
+from sgplan.planner.numerics import active_numerics
 from sgplan.planner.program import PLANNED_PATHS
 
 # Words that leave a thing as the script has it; every other written value is a change.

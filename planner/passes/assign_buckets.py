@@ -14,7 +14,6 @@ from sgplan.grammar.plan import Plan
 from sgplan.planner.buckets import bucket_list
 from sgplan.planner.facts import Facts, RootFact
 from sgplan.planner.origins import asked
-from sgplan.planner.passes.base import Exact
 from sgplan.planner.program import PLANNED_PATHS, Bucket, Program
 
 WIRES = {"as_written": None, "bf16": "bf16", "fp16": "f16"}
@@ -35,7 +34,7 @@ def root_buckets(plan: Plan, root: RootFact, number: int = 0) -> tuple[Bucket, .
 
 
 @dataclass(frozen=True, slots=True)
-class AssignBuckets(Exact):
+class AssignBuckets:
     name: ClassVar[str] = "assign_buckets"
     needs: ClassVar[frozenset[str]] = frozenset()
     promises: ClassVar[frozenset[str]] = frozenset({"buckets"})

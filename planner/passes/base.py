@@ -24,22 +24,9 @@ class Pass(Protocol):
     needs: ClassVar[frozenset[str]]
     promises: ClassVar[frozenset[str]]
 
-    def numerics(self, plan: Plan, facts: Facts) -> str:
-        """Why this pass, under this plan, can change results; empty when it cannot."""
-        ...
-
     def apply(self, program: Program, plan: Plan, facts: Facts) -> Program:
         """The program with this pass's part in it."""
         ...
-
-
-class Exact:
-    """Mixed into passes that never change a result."""
-
-    __slots__ = ()
-
-    def numerics(self, plan: Plan, facts: Facts) -> str:
-        return ""
 
 
 def with_phase(program: Program, name: PhaseName, lines: Iterable[Instruction]) -> Program:

@@ -18,19 +18,12 @@ from sgplan.planner.origins import asked
 from sgplan.planner.passes.base import with_phase
 from sgplan.planner.program import Bucket, Cast, Instruction, Origin, Program, ReduceStart, Wait
 
-CHANGE = "gradients are rounded to {wire} before they are summed (`sync.wire`)"
-
 
 @dataclass(frozen=True, slots=True)
 class CompressWire:
     name: ClassVar[str] = "compress_wire"
     needs: ClassVar[frozenset[str]] = frozenset({"reductions"})
     promises: ClassVar[frozenset[str]] = frozenset({"wire"})
-
-    def numerics(self, plan: Plan, facts: Facts) -> str:
-        wires = [plan.sync_of(root.name).wire for root in facts.roots]
-        active = sorted({wire for wire in wires if wire != "as_written"})
-        return CHANGE.format(wire=" and ".join(active)) if active else ""
 
     def apply(self, program: Program, plan: Plan, facts: Facts) -> Program:
         narrow = {b.name: b for b in program.buckets if b.wire != b.dtype}

@@ -19,7 +19,7 @@ from sgplan.grammar.plan import Plan
 from sgplan.planner.facts import Facts, RootFact
 from sgplan.planner.graphs import Call, backward_chain, calls_of, whole_backward
 from sgplan.planner.origins import asked
-from sgplan.planner.passes.base import Exact, with_phase
+from sgplan.planner.passes.base import with_phase
 from sgplan.planner.program import (
     PLANNED_PATHS,
     Bucket,
@@ -37,7 +37,7 @@ AXIS = "data"
 
 
 @dataclass(frozen=True, slots=True)
-class InsertReductions(Exact):
+class InsertReductions:
     name: ClassVar[str] = "insert_reductions"
     needs: ClassVar[frozenset[str]] = frozenset({"buckets", "runs"})
     promises: ClassVar[frozenset[str]] = frozenset({"reductions"})

@@ -18,18 +18,12 @@ from sgplan.planner.origins import asked
 from sgplan.planner.passes.base import with_phase
 from sgplan.planner.program import Instruction, Program, Update
 
-CHANGE = "{} optimizers round differently from the script's own (`update.optimizer`)"
-
 
 @dataclass(frozen=True, slots=True)
 class InsertUpdates:
     name: ClassVar[str] = "insert_updates"
     needs: ClassVar[frozenset[str]] = frozenset({"runs"})
     promises: ClassVar[frozenset[str]] = frozenset({"updates"})
-
-    def numerics(self, plan: Plan, facts: Facts) -> str:
-        kinds = sorted({o.kind for o in facts.optimizers} - {"as_written"})
-        return CHANGE.format(" and ".join(kinds)) if kinds else ""
 
     def apply(self, program: Program, plan: Plan, facts: Facts) -> Program:
         names = optimizer_names(facts)

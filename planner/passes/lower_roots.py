@@ -12,14 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from sgplan.grammar.plan import Fuse, Plan
+from sgplan.grammar.plan import Plan
 from sgplan.planner.facts import Facts, GraphFact, RootFact
 from sgplan.planner.graphs import Call, backward_chain, calls_of, finishing, main_calls
 from sgplan.planner.origins import asked
-from sgplan.planner.precision import changes
 from sgplan.planner.program import PHASES, Graph, Instruction, Origin, Phase, Program, Root, Run
-
-CHANGE = "Inductor's kernels round differently from the eager ones of the script"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,20 +24,6 @@ class LowerRoots:
     name: ClassVar[str] = "lower_roots"
     needs: ClassVar[frozenset[str]] = frozenset({"buckets"})
     promises: ClassVar[frozenset[str]] = frozenset({"runs"})
-
-    def numerics(self, plan: Plan, facts: Facts) -> str:
-        reasons = [CHANGE] if any(root.made_compiled for root in facts.roots) else []
-        split = [fuse.address for fuse in plan.fuses if _claims_bias(fuse)]
-        if split and any(root.engine == "inductor" for root in facts.roots):
-            rules = " and ".join(f"`{address}`" for address in split)
-            reasons.append(f"a bias that {rules} claims is added behind its product, not within it")
-        own = [fuse.address for fuse in plan.fuses if fuse.with_ != "inductor"]
-        if own:
-            rules = ", ".join(f"`{address}`" for address in own)
-            reasons.append(f"a Triton kernel stands for the ops of {rules}")
-        for root in facts.roots:
-            reasons += [reason for reason in changes(plan, root.name) if reason not in reasons]
-        return "; ".join(reasons)
 
     def apply(self, program: Program, plan: Plan, facts: Facts) -> Program:
         calls = calls_of(facts)
@@ -66,10 +49,6 @@ class LowerRoots:
             graphs=tuple(graphs),
             phases=_phases(forward, backward),
         )
-
-
-def _claims_bias(fuse: Fuse) -> bool:
-    return any(selector.op == "bias" for selector in fuse.match.steps[0])
 
 
 def _root(plan: Plan, root: RootFact) -> Root:

@@ -21,12 +21,12 @@ from sgplan.grammar.plan import Plan
 from sgplan.planner.facts import Facts
 from sgplan.planner.graphs import Call, calls_of, main_calls
 from sgplan.planner.origins import asked
-from sgplan.planner.passes.base import Exact, with_phase
+from sgplan.planner.passes.base import with_phase
 from sgplan.planner.program import Deliver, Free, Instruction, Program, Run, wire_buffer
 
 
 @dataclass(frozen=True, slots=True)
-class ReleaseValues(Exact):
+class ReleaseValues:
     name: ClassVar[str] = "release_values"
     needs: ClassVar[frozenset[str]] = frozenset({"wire"})
     promises: ClassVar[frozenset[str]] = frozenset({"lifetimes"})

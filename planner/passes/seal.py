@@ -11,12 +11,11 @@ from typing import ClassVar
 from sgplan.grammar.plan import Plan
 from sgplan.planner.digest import contract_digest, contract_text
 from sgplan.planner.facts import Facts
-from sgplan.planner.passes.base import Exact
 from sgplan.planner.program import PLANNED_PATHS, Program
 
 
 @dataclass(frozen=True, slots=True)
-class Seal(Exact):
+class Seal:
     name: ClassVar[str] = "seal"
     needs: ClassVar[frozenset[str]] = frozenset({"lifetimes", "updates"})
     promises: ClassVar[frozenset[str]] = frozenset({"digests"})

@@ -6,7 +6,7 @@ Knows tensors and tolerances; who caused a difference is `trace.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,50 +41,60 @@ _GRADIENT = frozenset({"gradients", "gradients at the update", "state"})
 # What a script begins with; from then on the planned run takes it over.
 _START = frozenset({"state", "random state before"})
 _EXACT = ("random state before", "random state", "gradient topology", "optimizer settings")
-# Rounding of sums that are zero but for it: a bias in front of a normalisation has such gradients.
-_ROUNDING = 4 * EPS32
+# Rounding of what is zero but for it: a bias in front of a normalisation has such gradients.
+_ROUNDING_EPS = 4
+_ROUNDING = _ROUNDING_EPS * EPS32
+# What ends a step, if a run has it; a call alone is no step.
+_ENDS = ("update", "backward")
 
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """One pair of values; the difference is relative."""
+    """One pair of values; it is judged by `failed`, the numbers are for eyes."""
 
     quantity: str
     tensor: str
     bitwise: bool
-    relative: float
-    allowed: float
+    failed: bool
+    relative: float = 0.0
+    allowed: float = 0.0
     text: str = ""
-
-    @property
-    def failed(self) -> bool:
-        return not self.bitwise and not self.relative <= self.allowed
+    nan: bool = False
 
 
 def compare(
-    reference: Path, planned: Path, allowed: Tolerance, exempt: Collection[Start] = ()
+    reference: Path,
+    planned: Path,
+    allowed: Sequence[Tolerance],
+    world: int,
+    exempt: Collection[Start] = (),
 ) -> Comparison:
     """Compare the moments in two run folders.
 
     Args:
+        allowed: in each step; the last one also in those after it.
+        world: ranks; one that recorded nothing in either run has proved nothing.
         exempt: values at the start that are other ones in every run of the script.
     """
     rows = {quantity: Row(quantity) for quantity in QUANTITIES}
     found = Comparison()
     steps: list[int] = []
-    ranks = sorted({*moments.ranks_in(reference), *moments.ranks_in(planned)})
+    ranks = sorted({*range(world), *moments.ranks_in(reference), *moments.ranks_in(planned)})
     failed: list[tuple[int, int, Difference]] = []
     for rank in ranks:
-        last = -1
+        ended = dict.fromkeys(_ENDS, 0)
         skipped: set[int] = set()
+        outputs = 0.0
         for number, ours, theirs in _pairs(reference, planned, rank):
             moment = theirs or ours
             assert moment is not None
-            last = max(last, moment.step)
+            if moment.kind in ended:
+                ended[moment.kind] = moment.step + 1
             if ours is not None and "skipped" in ours.facts:
                 skipped.add(moment.step)
-            found.notes += [n for n in moment.notes if n not in found.notes]
-            for value in _values(theirs, ours, allowed):
+            found.notes += [note for note in moment.notes if note not in found.notes]
+            limit = allowed[min(moment.step, len(allowed) - 1)]
+            for value in _values(theirs, ours, limit, outputs):
                 start = moment.step == 0 and value.quantity in _START
                 if start and (rank, value.quantity, value.tensor) in exempt:
                     continue
@@ -98,8 +108,15 @@ def compare(
                         value.quantity, place, value.relative, value.allowed, value.text
                     )
                     failed.append((number, QUANTITIES.index(value.quantity), one))
-        steps.append(last + 1 - len(skipped))
+            if moment.kind == "call":
+                outputs = max(outputs, _largest_of(moment.values.get("outputs", {})))
+            elif moment.kind == "update":
+                outputs = 0.0
+        came = next((count for count in ended.values() if count), 0)
+        steps.append(max(came - len(skipped), 0))
         found.skipped = max(found.skipped, len(skipped))
+        if not came:
+            found.silent.append(rank)
     found.steps = min(steps, default=0)
     found.rows = [row for row in rows.values() if row.compared]
     found.first = min(failed, key=lambda each: each[:2])[2] if failed else None
@@ -107,7 +124,7 @@ def compare(
 
 
 def computed_in(run: Path) -> frozenset[str]:
-    """The number formats that a run computed in."""
+    """The number formats of a run's parameters and of autocast."""
     found: set[str] = set()
     for rank in moments.ranks_in(run):
         folder = moments.folder_of(run, rank)
@@ -133,19 +150,29 @@ def _count(row: Row, value: _Value, place: Place) -> None:
     row.compared += 1
     row.bitwise += value.bitwise
     row.failed += value.failed
+    row.nans += value.nan
+    if value.nan and row.first_nan is None:
+        row.first_nan = place
     worse = value.relative > row.largest or (value.failed and row.failed == 1)
     if row.at is None or worse:
         row.largest, row.allowed, row.at = value.relative, value.allowed, place
 
 
-def _values(theirs: Moment | None, ours: Moment | None, allowed: Tolerance) -> Iterator[_Value]:
+def _values(
+    theirs: Moment | None, ours: Moment | None, allowed: Tolerance, outputs: float
+) -> Iterator[_Value]:
+    """Every pair of values of a moment.
+
+    Args:
+        outputs: the largest output of the calls before it, which its loss is made of.
+    """
     if theirs is None or ours is None:
         missing = "plain" if theirs is None else "planned"
-        yield _Value("path", "", False, math.inf, 0.0, f"the {missing} run has no such moment")
+        yield _unlike("path", "", f"the {missing} run has no such moment")
         return
     if (theirs.kind, theirs.name) != (ours.kind, ours.name):
         text = f"the plain run is in {theirs.kind} {theirs.name} there"
-        yield _Value("path", "", False, math.inf, 0.0, text)
+        yield _unlike("path", "", text)
         return
     if "skipped" in ours.facts:
         yield _skipped(ours.facts["skipped"])
@@ -153,30 +180,34 @@ def _values(theirs: Moment | None, ours: Moment | None, allowed: Tolerance) -> I
     for quantity in _EXACT:
         if quantity in theirs.facts or quantity in ours.facts:
             yield _exact(quantity, theirs.facts.get(quantity), ours.facts.get(quantity))
-    for quantity, tensors in theirs.values.items():
+    for quantity in {**theirs.values, **ours.values}:
         overflow = quantity == "gradients" and "overflow" in ours.facts
         if quantity == "before" or overflow:
             continue
-        others = ours.values.get(quantity, {})
+        pair = theirs.values.get(quantity, {}), ours.values.get(quantity, {})
         if quantity in ("parameters", "optimizer state"):
-            yield from _updated(quantity, theirs, tensors, others, allowed.update)
+            yield from _updated(quantity, theirs, *pair, allowed)
         else:
-            yield from _tensors(quantity, tensors, others, allowed)
+            yield from _tensors(quantity, *pair, allowed, outputs)
 
 
 def _skipped(moved: list[str]) -> _Value:
     """An update that the plan's loss scale has the planned run skip: then nothing moves."""
     text = "gradients overflowed under the loss scale, and it moved all the same"
     if moved:
-        return _Value("skipped update", moved[0], False, math.inf, 0.0, text)
-    return _Value("skipped update", "", True, 0.0, 0.0)
+        return _unlike("skipped update", moved[0], text)
+    return _Value("skipped update", "", bitwise=True, failed=False)
 
 
 def _exact(quantity: str, theirs: Any, ours: Any) -> _Value:
     if theirs == ours:
-        return _Value(quantity, "", True, 0.0, 0.0)
-    tensor, text = _first_difference(theirs, ours)
-    return _Value(quantity, tensor, False, math.inf, 0.0, text)
+        return _Value(quantity, "", bitwise=True, failed=False)
+    return _unlike(quantity, *_first_difference(theirs, ours))
+
+
+def _unlike(quantity: str, tensor: str, text: str) -> _Value:
+    """What differs in another way than by a number."""
+    return _Value(quantity, tensor, bitwise=False, failed=True, relative=math.inf, text=text)
 
 
 def _first_difference(theirs: Any, ours: Any) -> tuple[str, str]:
@@ -197,34 +228,56 @@ def _first_difference(theirs: Any, ours: Any) -> tuple[str, str]:
     return "", f"{theirs}, in the planned run {ours}"
 
 
-def _tensors(quantity: str, theirs: Tensors, ours: Tensors, allowed: Tolerance) -> Iterator[_Value]:
-    limit = allowed.forward if quantity in _FORWARD else 0.0
-    limit = max(limit, allowed.gradient) if quantity in _GRADIENT else limit
-    floor = 0.0
-    if quantity in ("gradients", "gradients at the update") and limit:
-        floor = _ROUNDING * max(
-            (_largest(each) for each in theirs.values() if each is not None), default=0.0
-        )
+def _tensors(
+    quantity: str, theirs: Tensors, ours: Tensors, allowed: Tolerance, outputs: float
+) -> Iterator[_Value]:
     names = [*{**theirs, **ours}]
+    every = _largest_of(theirs)
+    near = _largest_in_modules(theirs)
     # Gradients come to the parameters that were registered last first, as data parallel has it.
     for name in reversed(names) if quantity in _GRADIENT else names:
         one, other = theirs.get(name), ours.get(name)
+        limit = _limit(quantity, allowed, _eps(one, other))
+        floor = base = 0.0
+        if limit and quantity in ("gradients", "gradients at the update"):
+            base, floor = every, _ROUNDING * every + allowed.low * near.get(_module(name), 0.0)
+        elif limit and quantity in ("buffers", "state"):
+            base = near.get(_module(name), 0.0)
+            floor = (_ROUNDING + allowed.low) * base
+        elif limit and quantity == "loss":
+            base, floor = outputs, (_ROUNDING + allowed.low) * outputs
         scale = 0.0 if one is None else _largest(one)
-        yield _pair(quantity, name, one, other, scale, limit * scale + floor)
+        yield _pair(quantity, name, one, other, scale or base, limit * scale + floor, allowed)
+
+
+def _limit(quantity: str, allowed: Tolerance, eps: float) -> float:
+    """The difference relative to its own largest value that a tensor may have."""
+    forward = max(allowed.forward, allowed.forward_eps * eps)
+    gradient = max(allowed.gradient, allowed.gradient_eps * eps)
+    if quantity == "state":
+        return max(forward, gradient)
+    return forward if quantity in _FORWARD else gradient
 
 
 def _updated(
-    quantity: str, moment: Moment, theirs: Tensors, ours: Tensors, limit: float
+    quantity: str, moment: Moment, theirs: Tensors, ours: Tensors, allowed: Tolerance
 ) -> Iterator[_Value]:
-    """Parameters relative to how far they moved, the optimizer's state to its largest value."""
+    """Parameters relative to how far they moved, the optimizer's state to its largest value.
+
+    Adding a step to a parameter rounds it in its own format, however small the step is.
+    """
     before = moment.values.get("before", {})
     for name in {**theirs, **ours}:
         one, other, old = theirs.get(name), ours.get(name), before.get(name)
-        scale = largest = 0.0 if one is None else _largest(one)
+        rounding = _ROUNDING_EPS * _eps(one, other) if allowed.update else 0.0
+        scale = 0.0 if one is None else _largest(one)
+        limit: float | torch.Tensor = max(allowed.update, rounding) * scale
         if quantity == "parameters" and one is not None and old is not None:
-            scale = _largest(one.double() - old.double()) or largest
-        floor = _ROUNDING * largest if limit else 0.0
-        yield _pair(quantity, name, one, other, scale, limit * scale + floor)
+            new, was = _wide(one), _wide(old)
+            scale = _largest(new - was) or scale
+            values = torch.maximum(new.abs(), was.abs()).nan_to_num(0.0, 0.0, 0.0)
+            limit = allowed.update * scale + rounding * values
+        yield _pair(quantity, name, one, other, scale, limit, allowed)
 
 
 def _pair(
@@ -233,65 +286,115 @@ def _pair(
     theirs: torch.Tensor | None,
     ours: torch.Tensor | None,
     scale: float,
-    allowed: float,
+    limit: float | torch.Tensor,
+    allowed: Tolerance,
 ) -> _Value:
     """One tensor of both runs.
 
     Args:
         scale: what the difference is relative to.
-        allowed: the absolute difference that is.
+        limit: the absolute difference that is allowed, of all elements or of each.
     """
-    relative = allowed / scale if scale else (math.inf if allowed else 0.0)
     if theirs is None or ours is None:
+        if theirs is ours:
+            return _Value(quantity, name, bitwise=True, failed=False)
         missing = "plain" if theirs is None else "planned"
-        text = f"the {missing} run has none"
-        return _Value(
-            quantity, name, theirs is ours, 0.0 if theirs is ours else math.inf, 0.0, text
-        )
-    if theirs.shape != ours.shape or theirs.dtype != ours.dtype:
-        text = f"{_shown(theirs)}, in the planned run {_shown(ours)}"
-        return _Value(quantity, name, False, math.inf, 0.0, text)
-    if same_bits(theirs, ours):
-        return _Value(quantity, name, True, 0.0, relative)
-    if not theirs.dtype.is_floating_point and not theirs.dtype.is_complex:
-        return _Value(quantity, name, False, _distance(theirs, ours) / (scale or 1.0), 0.0)
-    distance = _distance(theirs, ours)
-    if distance == 0.0:  # -0.0 and 0.0
-        return _Value(quantity, name, False, 0.0, relative)
-    return _Value(quantity, name, False, distance / scale if scale else math.inf, relative)
+        return _unlike(quantity, name, f"the {missing} run has none")
+    rounds = _rounds(theirs) and _rounds(ours)
+    stored = allowed.stored and rounds and quantity != "inputs"
+    if theirs.shape != ours.shape or (theirs.dtype != ours.dtype and not stored):
+        return _unlike(quantity, name, f"{_shown(theirs)}, in the planned run {_shown(ours)}")
+    unit = scale or 1.0
+    worst, most = _worst(theirs, ours, limit)
+    bitwise = theirs.dtype == ours.dtype and same_bits(theirs, ours)
+    # Another integer is wrong however near it is.
+    failed = not bitwise and (not rounds or not worst <= most)
+    nan = rounds and bool((_wide(theirs).isnan() & _wide(ours).isnan()).any())
+    return _Value(
+        quantity, name, bitwise, failed, worst / unit, most / unit if rounds else 0.0, nan=nan
+    )
+
+
+def _rounds(tensor: torch.Tensor) -> bool:
+    return tensor.dtype.is_floating_point or tensor.dtype.is_complex
+
+
+def _eps(*tensors: torch.Tensor | None) -> float:
+    """Of the coarsest format."""
+    given = (tensor for tensor in tensors if tensor is not None and _rounds(tensor))
+    return max((torch.finfo(tensor.dtype).eps for tensor in given), default=0.0)
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors of one shape and dtype are equal in every bit, NaNs included."""
-    if torch.equal(one, other):
-        zero = (one == 0).any()
-        return not zero or bool(torch.equal(torch.signbit(one), torch.signbit(other)))
-    both = one.isnan() & other.isnan()
-    return bool(both.any() and torch.equal(one[~both], other[~both]) and _nans(one, other))
+    """Whether two tensors of one shape and dtype are equal in every bit; all NaNs are alike."""
+    if torch.equal(_bytes(one), _bytes(other)):
+        return True
+    left, right = _parts(one), _parts(other)
+    if not left.dtype.is_floating_point:
+        return False
+    wide = left.double().isnan()
+    if not wide.any() or not torch.equal(wide, right.double().isnan()):
+        return False
+    size = left.element_size()
+    kept = (~wide).reshape(-1)
+    return torch.equal(_bytes(left).reshape(-1, size)[kept], _bytes(right).reshape(-1, size)[kept])
 
 
-def _nans(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return bool(torch.equal(one.isnan(), other.isnan()))
+def _parts(tensor: torch.Tensor) -> torch.Tensor:
+    """Real numbers: of a complex tensor both parts."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.dtype.is_complex else tensor
 
 
-def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
-    """The largest absolute difference; infinite where only one is NaN or infinite."""
-    wide = torch.complex128 if one.dtype.is_complex else torch.float64
-    left, right = one.to(wide), other.to(wide)
-    left, right = left[~(one == other)], right[~(one == other)]
-    together = left.isnan() & right.isnan()
-    left, right = left[~together], right[~together]
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor's memory, for it is there for every dtype, when arithmetic is not."""
+    plain = tensor.resolve_conj().resolve_neg().contiguous()
+    return plain.reshape(-1).view(torch.uint8)
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    """Double the precision of anything: bool, float8 and unsigned integers have no arithmetic."""
+    return tensor.to(torch.complex128 if tensor.dtype.is_complex else torch.float64)
+
+
+def _worst(
+    one: torch.Tensor, other: torch.Tensor, limit: float | torch.Tensor
+) -> tuple[float, float]:
+    """Difference and limit of the element that is farthest beyond what it may be, or nearest to it.
+
+    The difference is infinite where only one is NaN or infinite.
+    """
+    left, right = _wide(one), _wide(other)
+    most = torch.as_tensor(limit, dtype=torch.float64).expand(left.shape)
     if not left.numel():
-        return 0.0
-    distance = (left - right).abs()
-    return math.inf if bool(distance.isnan().any()) else float(distance.max())
+        return 0.0, 0.0
+    equal = (left == right) | (left.isnan() & right.isnan())
+    distance = (left - right).abs().nan_to_num(math.inf, math.inf).masked_fill(equal, 0.0)
+    at = int((distance - most).argmax())
+    return float(distance.reshape(-1)[at]), float(most.reshape(-1)[at])
+
+
+def _largest_of(tensors: Tensors) -> float:
+    """The largest finite absolute value of all that round."""
+    given = (tensor for tensor in tensors.values() if tensor is not None and _rounds(tensor))
+    return max(map(_largest, given), default=0.0)
+
+
+def _largest_in_modules(tensors: Tensors) -> dict[str, float]:
+    """The same for each module that holds some of them itself."""
+    found: dict[str, float] = {}
+    for name, tensor in tensors.items():
+        if tensor is not None and _rounds(tensor):
+            found[_module(name)] = max(found.get(_module(name), 0.0), _largest(tensor))
+    return found
+
+
+def _module(name: str) -> str:
+    return name.rpartition(".")[0]
 
 
 def _largest(tensor: torch.Tensor) -> float:
     """The largest finite absolute value."""
-    if not tensor.numel():
-        return 0.0
-    wide = tensor.abs().to(torch.float64)
+    wide = _wide(tensor).abs()
     finite = wide[wide.isfinite()]
     return float(finite.max()) if finite.numel() else 0.0
 

@@ -48,6 +48,8 @@ class Row:
         compared, bitwise: values, and those among them that are equal in every bit.
         largest: the largest relative difference, and `at` where it is.
         allowed: the relative difference that is allowed there.
+        failed, nans: values that differ by more, and those that hold NaN in both runs.
+        first_nan: where the first of them is.
     """
 
     quantity: str
@@ -57,6 +59,8 @@ class Row:
     allowed: float = 0.0
     at: Place | None = None
     failed: int = 0
+    nans: int = 0
+    first_nan: Place | None = None
 
     @property
     def verdict(self) -> Literal["equal", "within", "DIFFERENT"]:
@@ -74,7 +78,8 @@ class Comparison:
     """What two runs have in common and what not.
 
     Attributes:
-        steps: that were carried out on the rank with the fewest.
+        steps: that came to their end in both runs, on every rank.
+        silent: ranks that recorded no backward and no update in either run.
         skipped: updates that the plan's loss scale had the planned run skip.
         start: values that differ before the first step.
         notes: what could not be compared, a sentence each.
@@ -86,6 +91,7 @@ class Comparison:
     skipped: int = 0
     start: list[Start] = field(default_factory=list[Start])
     notes: list[str] = field(default_factory=list[str])
+    silent: list[int] = field(default_factory=list[int])
 
     @property
     def ok(self) -> bool:

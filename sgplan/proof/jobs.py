@@ -21,8 +21,6 @@ from sgplan.planner.facts import Facts, RootFact
 from sgplan.planner.program import Program
 from sgplan.verdict import judge_apply
 
-SEED = 0
-
 
 class JobFailed(Failure):
     """A run of the command did not come to a step, or failed."""

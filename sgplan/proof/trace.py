@@ -1,6 +1,6 @@
 """Who caused the first difference: the pass, by bisection; then the op, module and clause.
 
-The passes that can change numbers stand in one order (`planner.leave_out`), so the plan with the
+The passes that can change numbers stand in one order (`planner.numerics`), so the plan with the
 first k of them can always run. Under none of them a run must equal the plain one; under all it
 does not; the first k at which it does not any more is the culprit's. That takes at most
 log2(n) + 1 short runs, whose graphs are in the caches already.
@@ -15,7 +15,8 @@ from pathlib import Path
 import msgpack
 
 from sgplan.planner.facts import RootFact
-from sgplan.planner.leave_out import NumericChange
+from sgplan.planner.numerics import NumericChange
+from sgplan.planner.program import Bucket
 from sgplan.proof.findings import Comparison, Culprit, Difference
 from sgplan.proof.jobs import Done
 
@@ -35,7 +36,7 @@ def trace(
     changes: Sequence[NumericChange],
     whole: tuple[Comparison, Done],
     attempt: Try,
-    probed: Callable[[NumericChange, Sequence[NumericChange]], Done],
+    probed: Callable[[NumericChange, Sequence[NumericChange], Difference], Done],
 ) -> Traced:
     """Find the culprit.
 
@@ -43,7 +44,7 @@ def trace(
         changes: all that can change numbers, in order.
         whole: the comparison that failed, under all of them.
         attempt: runs and compares under the first of them.
-        probed: runs under the first of them, with the graphs of one checked.
+        probed: runs under the first of them, with the graphs of one checked, after a difference.
     """
     count, (comparison, done) = first_failing(changes, whole, attempt)
     assert comparison.first is not None
@@ -53,7 +54,7 @@ def trace(
     change = changes[count - 1]
     where = located(comparison.first, done)
     if change.on_graph:
-        suspected = probe_of(probed(change, changes[:count]).path)
+        suspected = probe_of(probed(change, changes[:count], comparison.first).path)
         if suspected is not None:
             op, module, how = suspected
             where = Culprit("", op=op, module=module, how=how, parameter=where.parameter)
@@ -104,8 +105,8 @@ def located(first: Difference, done: Done) -> Culprit:
     return Culprit("", op=op, module=module, parameter=parameter, bucket=bucket)
 
 
-def _holds(bucket: object, parameter: str) -> bool:
-    return any(slot.parameter == parameter for slot in getattr(bucket, "slots", ()))
+def _holds(bucket: Bucket, parameter: str) -> bool:
+    return any(slot.parameter == parameter for slot in bucket.slots)
 
 
 def _local(root: RootFact, name: str) -> str:

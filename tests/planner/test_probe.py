@@ -13,6 +13,7 @@ from torch import nn
 
 from sgplan.planner.capture.probe import Suspect, suspect
 from sgplan.planner.capture.rewrite import Rewritten
+from sgplan.planner.capture.scale import ScaleLoss
 
 
 class Net(nn.Module):
@@ -96,3 +97,34 @@ def test_a_lost_gradient_is_found_where_it_is_cut() -> None:
     found = probed(change)
     assert found is not None
     assert (found.op, found.how) == ("detach", "`dropout` has no gradient after the pass")
+
+
+class Masked(nn.Module):
+    def forward(self, x: Any, w: Any) -> Any:
+        hidden = x @ w
+        masked = hidden.masked_fill(torch.ones(4, 4).triu(1).bool(), -torch.inf)
+        return torch.relu(masked + 1.0)
+
+
+def test_minus_infinity_of_a_mask_is_no_difference() -> None:
+    before = fx.symbolic_trace(Masked())
+    after = copy.deepcopy(before)
+    matmul = node(after.graph, "matmul")
+    with after.graph.inserting_after(matmul):
+        rounded = after.graph.call_function(operator.mul, (matmul, 1.0 + 2**-23))
+    matmul.replace_all_uses_with(rounded, delete_user_cb=lambda user: user is not rounded)
+    node(after.graph, "relu").target = torch.sigmoid
+    after.recompile()
+    inputs = [torch.randn(4, 4), torch.randn(4, 4).requires_grad_()]
+    found = suspect(Rewritten(before), Rewritten(after), inputs, (), 1e-6, 1e-5)
+    assert found is not None
+    assert found.op == "sigmoid"
+
+
+def test_gradients_that_are_scaled_inside_of_a_graph_alone_are_no_difference() -> None:
+    before = fx.symbolic_trace(Net())
+    for each in before.graph.nodes:
+        each.meta["example_value"] = torch.zeros(4, 4).requires_grad_(each.name == "w")
+    after = ScaleLoss(torch.tensor(1024.0)).apply(Rewritten(before))
+    inputs = [torch.randn(8, 4), torch.randn(4, 4).requires_grad_(), torch.zeros(())]
+    assert suspect(Rewritten(before), after, inputs, (), 1e-6, 1e-5) is None

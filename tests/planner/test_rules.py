@@ -10,7 +10,8 @@ from sgplan.grammar.diagnostics import Diagnostic
 from sgplan.planner.facts import Facts, KernelFact, Outcome, Placed, SiteFact
 from sgplan.planner.kernels_listing import kernels_json, render_kernels, rule_lines
 from sgplan.planner.listing_text import body_lines
-from sgplan.planner.pipeline import active_numerics, lower
+from sgplan.planner.numerics import active_numerics
+from sgplan.planner.pipeline import lower
 from sgplan.planner.program_text import format_program, parse_program
 from sgplan.planner.rules import coverage, miscounted, missed, rejected, rules_of
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sgplan.planner.leave_out import NumericChange
+from sgplan.planner.numerics import NumericChange
 from sgplan.proof.findings import Comparison, Difference, Place
 from sgplan.proof.jobs import Done
 from sgplan.proof.trace import first_failing, trace
@@ -53,5 +53,5 @@ def test_without_any_change_the_script_is_run_again_before_it_is_blamed() -> Non
     assert tried == [0]
 
 
-def _no_probe(change: NumericChange, first: Any) -> Done:
+def _no_probe(change: NumericChange, first: Any, difference: Difference) -> Done:
     raise AssertionError("nothing to probe")
