@@ -148,7 +148,7 @@ def test_what_a_run_begins_with_is_compared(tmp_path: Path) -> None:
     assert not later.start
 
 
-def update(step: int, moved: list[str] | None = None) -> Moment:
+def updated(step: int, moved: list[str] | None = None) -> Moment:
     values: dict[str, Tensors] = {"parameters": {"w": torch.ones(1)}}
     return Moment("update", "AdamW", step, values, {} if moved is None else {"skipped": moved})
 
@@ -156,12 +156,12 @@ def update(step: int, moved: list[str] | None = None) -> Moment:
 def test_a_skipped_update_is_no_difference_and_no_step(tmp_path: Path) -> None:
     overflown = backward(w=[math.inf])
     overflown.facts["overflow"] = True
-    one = run(tmp_path / "a", backward(w=[1.0]), update(0), update(1))
-    found = compare(one, run(tmp_path / "b", overflown, update(0, []), update(1)), [LOOSE], 1)
+    one = run(tmp_path / "a", backward(w=[1.0]), updated(0), updated(1))
+    found = compare(one, run(tmp_path / "b", overflown, updated(0, []), updated(1)), [LOOSE], 1)
     assert (found.ok, found.steps, found.skipped) == (True, 1, 1)
-    only = compare(one, run(tmp_path / "c", overflown, update(0, []), update(1, [])), [LOOSE], 1)
+    only = compare(one, run(tmp_path / "c", overflown, updated(0, []), updated(1, [])), [LOOSE], 1)
     assert not only.ok
-    moved = compare(one, run(tmp_path / "d", overflown, update(0, ["w"]), update(1)), [LOOSE], 1)
+    moved = compare(one, run(tmp_path / "d", overflown, updated(0, ["w"]), updated(1)), [LOOSE], 1)
     assert moved.first is not None
     assert (moved.first.quantity, moved.first.place.tensor) == ("skipped update", "w")
 
