@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from sgplan.interpreter import moments
-from sgplan.interpreter.moments import Moment
+from sgplan.interpreter.moments import Moment, Tensors
 from sgplan.planner.facts import Facts
 from sgplan.proof.jobs import Done, JobFailed, Jobs
 from sgplan.proof.verification import Verification
@@ -40,7 +40,7 @@ class Written(Jobs):
         folder = self.folder / name
         for step in range(self.ran):
             given = self.output(name, step + asked.get("offset", 0), set(asked.get("left_out", ())))
-            value = {"0": torch.tensor([given])}
+            value: Tensors = {"0": torch.tensor([given])}
             for place, moment in enumerate(
                 (
                     Moment("call", "model", step, {"outputs": value}),
