@@ -41,10 +41,11 @@ class Written(Jobs):
         for step in range(self.ran):
             given = self.output(name, step + asked.get("offset", 0), set(asked.get("left_out", ())))
             value: Tensors = {"0": torch.tensor([given])}
+            values: dict[str, Tensors] = {"gradients at the update": {}}
             for place, moment in enumerate(
                 (
                     Moment("call", "model", step, {"outputs": value}),
-                    Moment("update", "SGD", step, {"gradients at the update": {}}),
+                    Moment("update", "SGD", step, values),
                 )
             ):
                 moments.write(moments.folder_of(folder, 0), 2 * step + place, moment, torch.save)

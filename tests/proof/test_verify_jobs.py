@@ -194,10 +194,10 @@ FAULTS = (
     ("gives_a_kernel_the_wrong_bias", KERNEL, 0, "substitute_kernels", "outputs"),
     ("casts_a_kept_op", KEPT, 0, "cast_precision", "outputs", "phases"),
     ("returns_a_low_format", KEPT, 0, "cast_precision", "outputs", "phases"),
-    ("scales_the_loss_twice", SCALED, 0, "cast_precision", "gradients"),
-    ("forgets_to_unscale", SCALED, 0, "cast_precision", "gradients"),
-    ("repeats_a_draw", HALF, 0, "recompute", "random state"),
-    ("leaves_the_padding_in", PADDED, 0, "guards", "outputs", "ragged"),
+    ("scales_the_loss_twice", SCALED, 0, "scale_loss", "gradients"),
+    ("forgets_to_unscale", SCALED, 0, "scale_loss", "gradients"),
+    ("repeats_a_draw", HALF, 0, "recompute_values", "random state"),
+    ("leaves_the_padding_in", PADDED, 0, "guard_calls", "outputs", "ragged"),
     ("uses_another_eps", EAGER, 0, "insert_updates", "optimizer settings"),
 )
 
