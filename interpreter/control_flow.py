@@ -8,7 +8,8 @@
                                     y = torch.cond(x.sum() > 0, then, otherwise, (y,))
 
 Reads the script's text with `ast` and runs nothing. It does not know types: a name that a branch
-assigns is taken for a tensor. Where no form can be derived it says nothing.
+assigns is taken for a tensor, a name in a condition for what Python can decide. Where no form can
+be derived it says nothing.
 """
 
 from __future__ import annotations
@@ -28,8 +29,12 @@ _PLACE = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.M)
 _MARK = "from user code:"
 
 # Calls that take a tensor's value out into Python.
-_METHODS = frozenset({"item", "tolist", "__bool__", "__int__", "__float__"})
-_CASTS = frozenset({"bool", "int", "float"})
+_METHODS = frozenset({"item", "tolist", "__bool__", "__float__"})
+_CASTS = frozenset({"bool", "float"})
+# Methods of tensors that are known without their values.
+_SIZES = frozenset(
+    {"size", "dim", "ndimension", "numel", "stride", "element_size", "is_contiguous"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,10 @@ def _innermost(line: int, nodes: Sequence[_Statement]) -> _Statement | None:
     return max(found, key=lambda node: node.lineno, default=None)
 
 
+class _Without(Exception):
+    """An expression has no form in tensors that means the same."""
+
+
 class _Form:
     """One statement on its way into its form for one graph.
 
@@ -96,8 +105,11 @@ class _Form:
         self.last = statement
 
     def written(self) -> str | None:
-        code = self._instead()
-        return None if code is None else "\n".join((*self._tensors(), code))
+        try:
+            code = self._instead()
+            return None if code is None else "\n".join((*self._tensors(), code))
+        except _Without:
+            return None
 
     def _tensors(self) -> Iterator[str]:
         """Lines before the statement that make a number of a tensor it asks for, without that."""
@@ -269,27 +281,54 @@ def _in_place_of(statement: ast.stmt, old: ast.expr, new: str) -> str:
 
 
 class _Kept(ast.NodeTransformer):
-    """An expression whose value stays a tensor: no `.item()`, no `not`, no `and`."""
+    """An expression whose value stays a tensor: no `.item()`, no `not`, no `and`.
+
+    Raises:
+        _Without: `int(x)` cuts off what a tensor keeps; Python's `and` of what is no tensor stays
+            Python's.
+    """
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         if isinstance(node.func, ast.Attribute) and node.func.attr in _METHODS:
             return node.func.value
+        if ast.unparse(node.func) == "int" or ast.unparse(node.func).endswith(".__int__"):
+            raise _Without
         if isinstance(node.func, ast.Name) and node.func.id in _CASTS and len(node.args) == 1:
             return node.args[0]
         return node
 
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        self.generic_visit(node)
+        if len(node.ops) > 1:  # `a < x < b` is `a < x and x < b`
+            raise _Without
+        return node
+
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
         self.generic_visit(node)
-        return _called("logical_not", node.operand) if isinstance(node.op, ast.Not) else node
+        if not isinstance(node.op, ast.Not):
+            return node
+        return _called("logical_not", _tensor(node.operand))
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
         self.generic_visit(node)
         name = "logical_and" if isinstance(node.op, ast.And) else "logical_or"
-        whole = node.values[0]
+        whole = _tensor(node.values[0])
         for value in node.values[1:]:
-            whole = _called(name, whole, value)
+            whole = _called(name, whole, _tensor(value))
         return whole
+
+
+def _tensor(node: ast.expr) -> ast.expr:
+    """An operand that is a tensor as far as can be seen: something that a method computed.
+
+    Raises:
+        _Without: it may be a number or a flag.
+    """
+    methods = (c.func for c in _of(node, ast.Call) if isinstance(c.func, ast.Attribute))
+    if isinstance(node, (ast.Call, ast.Compare)) and any(m.attr not in _SIZES for m in methods):
+        return node
+    raise _Without
 
 
 def _called(name: str, *arguments: ast.expr) -> ast.Call:
@@ -328,8 +367,12 @@ def _ends_alone(*bodies: Sequence[ast.stmt]) -> bool:
 
 
 def _jumps(body: Sequence[ast.stmt]) -> bool:
-    """Whether statements leave a loop, raise, wait for others, or change what is no local name."""
+    """Whether statements leave a loop, raise, wait for others, or change what is no local name.
+
+    `y += 1` changes the tensor itself, which a branch may not do to what it is given.
+    """
     kinds = (ast.Break, ast.Continue, ast.Raise, ast.Yield, ast.Await, ast.Global, ast.Nonlocal)
+    kinds = (*kinds, ast.AugAssign)
     stored = (
         n
         for each in body

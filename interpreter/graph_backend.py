@@ -29,7 +29,7 @@ from sgplan.planner.capture.backend import (
     Reductions,
     Ruling,
 )
-from sgplan.planner.capture.casts import CastPrecision
+from sgplan.planner.capture.casts import LOW, CastPrecision, autocasts
 from sgplan.planner.capture.device_profile import device_profile, matmul_seconds
 from sgplan.planner.capture.insert import grouped, parameter_gradients
 from sgplan.planner.capture.provenance import input_names, memory_names, output_names
@@ -46,7 +46,6 @@ from sgplan.planner.rules import Rule, no_kernel, rejected
 
 Record = Callable[..., GraphFact]
 
-_LOWER = {"bf16": "bfloat16", "fp16": "float16"}
 # Less is noise of a measurement.
 _SLOWER = 1.2
 
@@ -91,7 +90,7 @@ class GraphBackend:
         variants: dict[Settings, Callable[..., Any]] = {}
         seconds = 0.0
         for place, stage in enumerate(stages.distinct()):
-            passes = self._passes(root, stage)
+            passes = self._passes(root, stage, gm)
             if self._rank.verifying is not None:
                 passes = self._rank.verifying.probed(passes, inputs, _modules(root))
             if self._rank.mode == "plan":
@@ -147,8 +146,10 @@ class GraphBackend:
     def _profile(self) -> DeviceProfile:
         return device_profile(self._rank.device, _own_cache())
 
-    def _passes(self, root: Root | None, stage: Settings) -> tuple[GraphPass, ...]:
-        """What the plan changes in the graphs of a root, in order."""
+    def _passes(
+        self, root: Root | None, stage: Settings, gm: fx.GraphModule
+    ) -> tuple[GraphPass, ...]:
+        """What the plan changes in a graph of a root, in order."""
         passes: list[GraphPass] = []
         if stage:
             self._note_slower(stage)
@@ -172,19 +173,26 @@ class GraphBackend:
                     lambda placed: self._rank.report(rejected(self._rank.plan, placed)),
                 )
             )
-        if (scaling := self._rank.loss_scales.scaling(root)) is not None:
+        if (scaling := self._scaling(root, gm)) is not None:
             passes.append(scaling)
         return tuple(passes)
+
+    def _scaling(self, root: Root | None, gm: fx.GraphModule) -> GraphPass | None:
+        found = self._rank.loss_scales.scaling(root)
+        if found is None or not autocasts(gm):
+            return found
+        why = "the script uses autocast: the loss scale is left to the script"
+        self._rank.once(events.NoteAdded, "loss scale", why)
+        return None
 
     def _note_slower(self, stage: Settings) -> None:
         """In plan mode: a lower format that this machine multiplies more slowly than float32."""
         if self._rank.mode != "plan":
             return
-        for compute in sorted({setting.compute for setting in stage} & set(_LOWER)):
+        for compute in sorted({setting.compute for setting in stage} & set(LOW)):
             device, folder = self._rank.device, _own_cache()
-            low, wide = (
-                matmul_seconds(device, dtype, folder) for dtype in (_LOWER[compute], "float32")
-            )
+            name = str(LOW[compute]).removeprefix("torch.")
+            low, wide = (matmul_seconds(device, dtype, folder) for dtype in (name, "float32"))
             if low > _SLOWER * wide:
                 self._note_precision(
                     f"a matrix product in {compute} takes {low / wide:.1f} times as long as in "

@@ -6,6 +6,7 @@ computed again is found on the graph (`capture/recompute.py`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -109,6 +110,8 @@ def _broken(found: Found) -> Iterator[Diagnostic]:
     elif _over(fact):
         assert fact.limit is not None
         least = 100 * fact.after / max(fact.before, 1)
+        share = math.ceil(least) + 1
+        instead = f"write `memory = {share}%`" if share < 100 else "leave `memory` out"
         yield Diagnostic(
             "SG0730",
             f"`{block.address}` cannot save as little in {_where(found)}",
@@ -118,7 +121,7 @@ def _broken(found: Found) -> Iterator[Diagnostic]:
                 f"be, and {human_bytes(fact.after)} ({least:.0f} %) are the least",
                 "random masks, results of custom ops and what the selected ops read stay saved",
             ),
-            help=f"write `memory = {-(-int(least * 10) // 10) + 1}%`, or select more with `in`",
+            help=f"{instead}, or select more with `in`",
         )
 
 

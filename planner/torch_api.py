@@ -93,6 +93,7 @@ __all__ = [
     "plain_input",
     "plain_output",
     "queue_callback",
+    "real_tensors",
     "recompile_limit_error",
     "recomputed_by_script",
     "registered_op",
@@ -536,6 +537,13 @@ def is_fake(value: object) -> bool:
     from torch._subclasses.fake_tensor import FakeTensor
 
     return isinstance(value, FakeTensor)
+
+
+def real_tensors() -> AbstractContextManager[Any]:
+    """Tensors have memory inside, whatever modes are on (`_disable_current_modes`)."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    return _disable_current_modes()
 
 
 def draw_as_eager() -> None:

@@ -30,7 +30,10 @@ def dynamo_digest(gm: fx.GraphModule, inputs: Sequence[Any], tag: str) -> str:
     modes = (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
-        torch.is_autocast_enabled("cpu"),
+        *(
+            torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind)
+            for kind in ("cpu", "cuda")
+        ),
     )
     text = [tag, torch.__version__, str(modes)]
     for body in gm.modules():

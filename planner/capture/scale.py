@@ -131,7 +131,7 @@ def _may_have_gradient(node: fx.Node) -> bool:
 
 def _differentiable(node: fx.Node) -> bool:
     value = node.meta.get("example_value")
-    return _continuous(value) and value.requires_grad
+    return isinstance(value, torch.Tensor) and value.requires_grad
 
 
 def _continuous(value: Any) -> bool:

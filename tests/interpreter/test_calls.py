@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim import SGD
 
+from sgplan.interpreter import events
 from sgplan.interpreter.calls import Calls
 from sgplan.interpreter.compiling import Compiling
 from sgplan.interpreter.graph_backend import GraphBackend
@@ -159,3 +160,21 @@ def test_what_was_compiled_before_a_module_is_a_root_is_not_taken_for_it(tmp_pat
         net(X)
     trained, evaluated = script.forwards()
     assert reads(trained, "addmm") == reads(evaluated, "addmm") == {"bf16"}
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_autocast_inside_of_a_model_leaves_the_loss_scale_to_the_script(
+    tmp_path: Path, enabled: bool
+) -> None:
+    class Casts(nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:
+            with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+                return super().forward(input)
+
+    script = Script(tmp_path, 'precision "low" { compute = fp16 }')
+    DDP(Casts(3, 4))(X)
+    said = [e.text for e in script.kept.of(events.NoteAdded) if e.subject == "loss scale"]
+    assert said == ["the script uses autocast: the loss scale is left to the script"] * enabled
+    backward = script.rank.roots[0].graphs[-1]
+    assert backward.direction == "backward"
+    assert any(op.op.startswith("aten.div") for op in backward.ops) is not enabled

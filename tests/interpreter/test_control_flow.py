@@ -115,6 +115,18 @@ def test_the_form_for_one_graph_does_the_same(case: str) -> None:
         "if x.sum() > 0:\n        self.seen = x",
         "if x.sum() > 0:\n        print(x)",
         "if x.sum() > 0:\n        raise ValueError(x)",
+        # torch.cond refuses to change what it hands to a branch.
+        "if x.sum() > 0:\n        x += 1",
+        "while x.sum() < 3:\n        x *= 2",
+        # Python's own `and`, in three spellings; the names may be flags.
+        "if 0 < x.sum() < 9:\n        x = x + 1",
+        "if self.on and x.sum() > 0:\n        x = x + 1",
+        "if x.sum() > 0 and not on:\n        x = x + 1",
+        "if x.size(0) > 1 or x.sum() > 0:\n        x = x + 1",
+        # A tensor keeps what `int` cuts off.
+        "n = int(x.mean() * 10)",
+        "for i in range(int(x.sum())):\n        x = x + i",
+        "n = x.mean().__int__()",
     ],
 )
 def test_nothing_is_advised_where_no_form_does_the_same(body: str) -> None:

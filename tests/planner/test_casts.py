@@ -242,6 +242,26 @@ def test_a_script_with_autocast_keeps_its_formats() -> None:
     assert "autocast" in under.notes[0]
 
 
+class Switched(nn.Module):
+    """Autocast is switched off in a part that nobody has switched it on for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", enabled=False):
+            y = x.float() * 2
+        return self.linear(y)
+
+
+def test_autocast_that_is_off_takes_nothing_from_a_clause() -> None:
+    under = Under(Switched(), BF16)
+    under.call(torch.ones(2, 8)).sum().backward()
+    assert {read for op in under.ops("addmm") for read in op.reads} == {"bf16"}
+    assert not under.notes
+
+
 class Mask(nn.Module):
     def forward(self, x: Tensor, keep: Tensor) -> Tensor:
         scores = x @ x.transpose(-1, -2)
@@ -254,3 +274,103 @@ def test_a_number_too_large_for_the_format_leaves_its_call_as_written(compute: A
     keep[2] = False
     found = Under(Mask(), Setting(compute)).call(x, keep)
     assert found.isfinite().all()
+
+
+LEAST = torch.finfo(torch.float32).min
+
+
+def filled(scores: Tensor, keep: Tensor, value: float) -> Tensor:
+    return scores.masked_fill(~keep, value)
+
+
+def filled_in_place(scores: Tensor, keep: Tensor, value: float) -> Tensor:
+    scores[:].masked_fill_(~keep, value)
+    return scores
+
+
+def added(scores: Tensor, keep: Tensor, value: float) -> Tensor:
+    return scores + (1 - keep.float()) * value
+
+
+def added_in_place(scores: Tensor, keep: Tensor, value: float) -> Tensor:
+    scores += ((1 - keep.float()) * value)[None].squeeze(0)
+    return scores
+
+
+def chosen(scores: Tensor, keep: Tensor, value: float) -> Tensor:
+    return torch.where(keep, scores, torch.full((), value))
+
+
+@pytest.mark.parametrize("mask", [filled, filled_in_place, added, added_in_place, chosen])
+@pytest.mark.parametrize(
+    ("compute", "value", "keep_fp32"),
+    [("bf16", LEAST, ()), ("fp16", -1e9, KEEP), ("fp16", -1000000, ())],
+)
+def test_a_row_that_is_masked_as_a_whole_stays_finite(
+    mask: Callable[[Tensor, Tensor, float], Tensor], compute: Any, value: float, keep_fp32: Any
+) -> None:
+    def attend(x: Tensor, keep: Tensor) -> Tensor:
+        return mask(x @ x.mT, keep, value).softmax(-1) @ x
+
+    class Attend(nn.Module):
+        def forward(self, x: Tensor, keep: Tensor) -> Tensor:
+            return attend(x, keep)
+
+    x, keep = torch.randn(3, 3), torch.eye(3, dtype=torch.bool)
+    keep[2] = False
+    under = Under(Attend(), Setting(compute, keep=keep_fp32))
+    torch.testing.assert_close(under.call(x, keep), attend(x, keep), atol=5e-2, rtol=5e-2)
+    assert any("stays as the script wrote it" in note for note in under.notes)
+    low = {"bf16": "bf16", "fp16": "f16"}[compute]
+    # What reads a softmax is bounded again.
+    assert under.ops("mm")[-1].reads[0] == low
+
+
+def test_an_op_that_does_not_run_in_the_format_stays_as_written() -> None:
+    class Distances(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.linear(x)
+            return torch.cdist(y, y)
+
+    under = Under(Distances(), Setting("bf16"))
+    state = torch.get_rng_state()
+    under.call(torch.randn(3, 4, generator=torch.Generator())).sum().backward()
+    assert torch.equal(torch.get_rng_state(), state)
+    assert under.ops("addmm")[0].reads[0] == "bf16"
+    assert under.ops("_cdist_forward")[0].reads[0] == "f32"
+    (note,) = under.notes
+    assert "`cdist` stays as the script wrote it" in note
+    assert "BFloat16" in note
+
+
+@torch.library.custom_op("casts_test::only32", mutates_args=())
+def only32(x: Tensor) -> Tensor:
+    if x.dtype is not torch.float32:
+        raise TypeError(f"the kernel got {x.dtype}")
+    return x * 2
+
+
+@only32.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+def test_an_op_of_another_library_gets_the_formats_of_the_script() -> None:
+    class Custom(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return only32(self.linear(x))
+
+    under = Under(Custom(), Setting("bf16"))
+    with torch.no_grad():
+        assert under.call(torch.randn(3, 4)).dtype is torch.float32
+    assert under.notes == [
+        "`casts_test.only32.default` is no op of torch: it gets the formats of the script"
+    ]

@@ -283,7 +283,7 @@ def test_outputs_of_matched_ops_are_not_saved() -> None:
     assert found.fact.before > 0
     assert found.fact.after == 0
     narrow = Planned(Net(), 'recompute { match = matmul  in = "blocks.0" }')
-    assert narrow.fact.before == narrow.fact.before > 0
+    assert found.fact.before > narrow.fact.before > 0
     assert 0 < narrow.fact.ops < found.fact.ops
 
 

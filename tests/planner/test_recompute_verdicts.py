@@ -50,6 +50,9 @@ def test_a_share_that_is_not_reached_is_refused_with_the_least() -> None:
     assert "3.0 MiB (75 %) are the least" in problem.notes[0]
     assert problem.help == "write `memory = 76%`, or select more with `in`"
     assert idle(HALF, found(replace(DONE, after=3 * MIB, ops=0))) == []
+    # All of it, or nearly all, is no share that a plan may name.
+    (problem,) = broken(HALF, found(replace(DONE, after=DONE.before)))
+    assert problem.help == "leave `memory` out, or select more with `in`"
 
 
 def test_a_cut_that_repeats_something_else_is_refused() -> None:

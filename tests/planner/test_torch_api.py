@@ -701,6 +701,11 @@ def test_fake_mode_and_is_fake() -> None:
     assert not torch_api.is_fake(torch.ones(2))
 
 
+def test_real_tensors() -> None:
+    with torch_api.fake_mode(), torch_api.real_tensors():
+        assert torch.ones(2).sum().item() == 2
+
+
 def test_trace_calls_and_fake_mode_of() -> None:
     seen: list[Any] = []
 
