@@ -224,6 +224,14 @@ def test_rows_that_a_condition_takes_out_may_be_summed() -> None:
         proof(pooled, X, ids, fill=2)
 
 
+def test_inputs_that_go_together_are_of_one_size() -> None:
+    def joined(m: Call, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return x.view(-1) + y.view(-1), x + y
+
+    found = proof(joined, X, X.clone())
+    assert [rows and rows.place for _, rows in found.outputs] == [(0, 1, 4), (0, 1, 1)]
+
+
 def test_what_cancels_is_not_taken_for_zero() -> None:
     with pytest.raises(NotProved, match=r"aten\.sum"):
         proof(lambda m, x: (x / 3 * 3 - 1).sum(0), X, fill=1)
