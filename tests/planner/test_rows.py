@@ -183,6 +183,19 @@ def test_an_op_that_mixes_rows_is_named(
         proof(function, *inputs, dim=dim)
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_attention_on_a_gpu_takes_no_dropout(dropout: float) -> None:
+    def efficient(m: Call, x: Tensor) -> Tensor:
+        attention = torch.ops.aten._scaled_dot_product_efficient_attention
+        return attention(x, x, x, None, False, dropout)[0]
+
+    if dropout:
+        with pytest.raises(NotProved, match="random numbers"):
+            proof(efficient, HEADS)
+    else:
+        assert [rows and rows.dim for _, rows in proof(efficient, HEADS).outputs] == [0]
+
+
 def test_a_hook_on_a_gradient_is_not_read() -> None:
     def hooked(m: Call, x: Tensor) -> Tensor:
         h = x @ m.weight

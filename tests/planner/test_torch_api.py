@@ -253,7 +253,7 @@ def test_wrap_aliased_is_input_alias_open_size_and_multiple_of() -> None:
     seen: list[Any] = []
 
     def backend(gm: fx.GraphModule, inputs: Any) -> Any:
-        flat, same = gm.graph.output_node().args[0]  # pyright: ignore
+        flat, same = gm.graph.output_node().all_input_nodes
         (rows,) = flat.meta["example_value"].shape
         count = same.meta["example_value"].shape[0]
         seen.append((torch_api.is_input_alias(flat), torch_api.is_input_alias(same)))
