@@ -379,9 +379,9 @@ def depends_on(size: Any, other: Any) -> bool:
 
 
 def decisions_by(sizes: Sequence[Any]) -> list[str]:
-    """What tracing decided by these sizes (`ShapeEnv.guards`).
+    """What tracing decided by these sizes, which are the same number (`ShapeEnv.guards`).
 
-    Left out: that some are equal to each other, and upper bounds, which smaller sizes keep as well.
+    Left out: what is so for all of them being equal, and upper bounds, which smaller sizes keep.
     """
     symbolic = [size for size in sizes if isinstance(size, torch.SymInt)]
     symbols: set[Any] = set()
@@ -392,7 +392,9 @@ def decisions_by(sizes: Sequence[Any]) -> list[str]:
     for guard in symbolic[0].node.shape_env.guards if symbolic else ():
         expr = guard.expr
         sort = expr.rel_op if expr.is_Relational else ""
-        equal = sort == "==" and all(side in symbols for side in expr.args)
+        # All these sizes are one: they are equal to each other in every call.
+        one = {symbol: min(symbols, key=str) for symbol in symbols}
+        equal = sort == "==" and expr.lhs.xreplace(one) == expr.rhs.xreplace(one)
         bound = sort in ("<", "<=") and expr.lhs.is_Symbol and expr.rhs.is_number
         if expr.free_symbols & symbols and not equal and not bound:
             found.append(str(expr))

@@ -183,6 +183,19 @@ def test_an_op_that_mixes_rows_is_named(
         proof(function, *inputs, dim=dim)
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_attention_on_a_gpu_takes_no_dropout(dropout: float) -> None:
+    def efficient(m: Call, x: Tensor) -> Tensor:
+        attention = torch.ops.aten._scaled_dot_product_efficient_attention
+        return attention(x, x, x, None, False, dropout)[0]
+
+    if dropout:
+        with pytest.raises(NotProved, match="random numbers"):
+            proof(efficient, HEADS)
+    else:
+        assert [rows and rows.dim for _, rows in proof(efficient, HEADS).outputs] == [0]
+
+
 def test_a_hook_on_a_gradient_is_not_read() -> None:
     def hooked(m: Call, x: Tensor) -> Tensor:
         h = x @ m.weight
@@ -222,6 +235,14 @@ def test_rows_that_a_condition_takes_out_may_be_summed() -> None:
     assert proof(pooled, X, ids, fill=3).outputs == (((4,), None),)
     with pytest.raises(NotProved, match=r"aten\.sum"):
         proof(pooled, X, ids, fill=2)
+
+
+def test_inputs_that_go_together_are_of_one_size() -> None:
+    def joined(m: Call, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return x.view(-1) + y.view(-1), x + y
+
+    found = proof(joined, X, X.clone())
+    assert [rows and rows.place for _, rows in found.outputs] == [(0, 1, 4), (0, 1, 1)]
 
 
 def test_what_cancels_is_not_taken_for_zero() -> None:

@@ -247,6 +247,98 @@ def test_varies_is_one_compile_and_is_fixed_sees_it() -> None:
     assert seen == [(False, True)]
 
 
+class _Returning(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.reshape(-1) * 2, x
+
+
+class _Stopped(BaseException):
+    pass
+
+
+def test_wrap_aliased_is_input_alias_open_size_and_multiple_of() -> None:
+    seen: list[Any] = []
+
+    def backend(gm: fx.GraphModule, inputs: Any) -> Any:
+        flat, same = gm.graph.output_node().all_input_nodes
+        (rows,) = flat.meta["example_value"].shape
+        count = same.meta["example_value"].shape[0]
+        seen.append((torch_api.is_input_alias(flat), torch_api.is_input_alias(same)))
+        seen.append((torch_api.multiple_of(rows, [count]), torch_api.multiple_of(3, [count])))
+        seen.append(torch_api.multiple_of(count + 1, [count]))
+        raise _Stopped
+
+    x = torch.ones(5, 3, requires_grad=True)
+    opened = torch_api.open_size(x, 0)
+    assert opened.requires_grad
+    assert not hasattr(x, "_dynamo_weak_dynamic_indices")
+    call = torch.compile(
+        torch_api.wrap_aliased(_Returning(), "aliased"), backend=backend, dynamic=False
+    )
+    with pytest.raises(_Stopped):
+        call(opened)
+    assert seen == [(False, True), (3, None), None]
+
+
+class _Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0] * 2
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_opaque_backward_and_has_gradient_hook() -> None:
+    found: list[tuple[bool, set[str]]] = []
+
+    def backend(gm: fx.GraphModule, inputs: Any) -> Any:
+        calls = [n.target for n in gm.graph.nodes if n.op == "call_function"]
+        opaque = {torch_api.opaque_backward(target) for target in calls} - {""}
+        found.append((torch_api.has_gradient_hook(gm), opaque))
+        return gm.forward
+
+    def hooked(x: torch.Tensor) -> torch.Tensor:
+        y = torch.sin(x)
+        y.register_hook(lambda gradient: gradient * 2)
+        return y
+
+    def again(x: torch.Tensor) -> Any:
+        return checkpoint(torch.sin, x, use_reentrant=False)
+
+    x = torch.ones(3, requires_grad=True)
+    for function in (hooked, _Doubled.apply, again):
+        torch.compile(lambda x, f=function: f(x) + 1, backend=backend)(x)
+    assert found == [
+        (True, {"register_hook"}),
+        (False, {"autograd_function_apply"}),
+        (False, set()),
+    ]
+
+
+def test_without_recompile_limit_and_dynamo_error() -> None:
+    compiled: list[int] = []
+
+    def backend(gm: fx.GraphModule, inputs: Any) -> Any:
+        compiled.append(1)
+        return gm.forward
+
+    call = torch.compile(lambda x: x + 1, backend=backend, dynamic=False, fullgraph=True)
+    with torch_api.without_recompile_limit():
+        for size in range(2, 14):
+            call(torch.ones(size))
+    assert len(compiled) == 12
+
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break()
+        return x
+
+    with pytest.raises(torch_api.dynamo_error(), match="graph break"):
+        torch.compile(broken, backend="eager", fullgraph=True)(torch.ones(2))
+
+
 class _Deciding(torch.nn.Module):
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         y = y * y.shape[0]
