@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from sgplan.grammar.plan import Plan
 from sgplan.planner.facts import Facts, GraphFact, OpFact, RootFact
-from sgplan.planner.families import base_name, families_of, is_layout
+from sgplan.planner.families import families_of, is_cast, is_layout
 from sgplan.planner.precision import Setting, Settings, stages_of
 from sgplan.planner.words import columns
 
@@ -21,7 +21,6 @@ _ORDER = ("attention", "loss", "softmax", "norm", "conv", "matmul", "embedding",
 _ORDER = (*_ORDER, "random", "reduction", "pointwise")
 # Sums over elements: library calls and Inductor's loops add 16-bit values up in float32.
 _SUMMING = frozenset({"attention", "loss", "softmax", "norm", "conv", "matmul", "reduction"})
-_CASTS = frozenset({"_to_copy", "convert_element_type", "to"})
 _FLOATS = ("f64", "f32", "bf16", "f16")
 _SHORT = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
@@ -103,7 +102,7 @@ def _rows(
                 found.setdefault((family, op.module), []).append(op)
     rows: list[AuditRow] = []
     for (family, module), ops in found.items():
-        formats = _read([op for op in ops if base_name(op.op) not in _CASTS])
+        formats = _read([op for op in ops if not is_cast(op.op)])
         if not formats:
             continue
         # What a 16-bit op is decomposed to may compute in float32 between two casts of its own.
@@ -136,7 +135,7 @@ def _rows(
 def _family(op: OpFact) -> str:
     """Of the op that the script called; empty for views and casts."""
     name = op.origin or op.op
-    if is_layout(name) or base_name(name) in _CASTS:
+    if is_layout(name) or is_cast(name):
         return ""
     families = families_of(name)
     return next((family for family in _ORDER if family in families), "other")

@@ -96,6 +96,8 @@ BIAS_OPERAND = {
 }
 
 # Layout only: `->` of a pattern flows through them, and they move no bytes.
+
+_CASTS = _names("_to_copy convert_element_type to")
 LAYOUT = _names(
     "view _unsafe_view reshape t transpose permute expand expand_as detach alias squeeze "
     "unsqueeze select slice split split_with_sizes unbind chunk narrow as_strided diagonal "
@@ -124,6 +126,11 @@ def base_name(op: str) -> str:
         return ""
     name = rest.split(".")[0]
     return name[:-1] if name.endswith("_") and not name.endswith("__") else name
+
+
+def is_cast(op: str) -> bool:
+    """Whether an op only changes the dtype of a tensor."""
+    return base_name(op) in _CASTS
 
 
 def is_layout(op: str) -> bool:

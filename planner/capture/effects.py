@@ -76,9 +76,14 @@ def graph_accesses(
     return _accesses(graph, modules, name, lambda node: node.name)
 
 
-def written_inputs(graph: fx.Graph) -> set[fx.Node]:
-    """Placeholders that an op of a functional graph changes, itself or through a view."""
-    calls = (node for node in graph.nodes if node.op == "call_function")
+def writes(node: fx.Node) -> bool:
+    """Whether an op changes memory that it is given."""
+    return node.op == "call_function" and bool(_written(node))
+
+
+def written_inputs(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+    """Placeholders that some ops of a graph change, themselves or through a view."""
+    calls = (node for node in nodes if node.op == "call_function")
     return {owner for node in calls for value in _written(node) for owner in viewed_inputs(value)}
 
 

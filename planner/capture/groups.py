@@ -17,9 +17,7 @@ import torch.fx as fx
 
 from sgplan.planner.capture.provenance import caller, module_of
 from sgplan.planner.capture.record import op_families, op_name, origin_of
-from sgplan.planner.families import base_name, is_layout
-
-_CASTS = frozenset({"_to_copy", "to", "convert_element_type"})
+from sgplan.planner.families import is_cast, is_layout
 
 
 @dataclass(eq=False, slots=True)
@@ -48,7 +46,7 @@ class OpGroup:
     @property
     def cast(self) -> bool:
         """Whether it only changes the dtype."""
-        return base_name(self.op) in _CASTS
+        return is_cast(self.op)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

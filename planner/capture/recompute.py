@@ -23,8 +23,9 @@ import torch
 import torch.fx as fx
 from torch.utils import _pytree as pytree
 
-from sgplan.planner import torch_api
+from sgplan.planner import effects, torch_api
 from sgplan.planner.capture.cost import is_view, memory_owner, saved_results
+from sgplan.planner.capture.effects import graph_accesses, writes, written_inputs
 from sgplan.planner.capture.groups import group_ops
 from sgplan.planner.capture.provenance import module_of
 from sgplan.planner.capture.random_ops import draws, open_dropouts
@@ -34,7 +35,7 @@ from sgplan.planner.globs import covers, matching
 from sgplan.planner.recompute import Request
 from sgplan.planner.rules import Rule
 
-RECOMPUTE_VERSION = 1
+RECOMPUTE_VERSION = 2
 
 # Cuts that are tried for a share of the memory: the budget of a cut says little of what it keeps.
 TRIALS = 6
@@ -90,8 +91,10 @@ class Partition:
     def _cut(
         self, joint: fx.GraphModule, inputs: Sequence[Any], **given: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        found = graph_accesses(joint.graph, self._asked.modules)
         open_dropouts(joint.graph)
         copies = keep_read(joint.graph, given["num_fwd_outputs"])
+        effects.require("recompute", found, graph_accesses(joint.graph, self._asked.modules))
         before = Marks.before(joint.graph, copies)
         plain = Cut.of(joint, inputs, given, before)
         # Torch has folded equal nodes into one by now; names stay.
@@ -397,17 +400,12 @@ def _bytes(cut: Cut, names: Collection[str]) -> int:
 def _forward_ops(graph: fx.Graph, outputs: int) -> list[fx.Node]:
     """The ops that the forward's results and mutations need, in graph order."""
     values = pytree.tree_leaves(graph.output_node().args)[:outputs]
-    found = _sources([*values, *(n for n in graph.nodes if _writes(n) and not _is_backward(n))])
+    found = _sources([*values, *(n for n in graph.nodes if writes(n) and not _is_backward(n))])
     return [node for node in graph.nodes if node in found and node.op == "call_function"]
 
 
 def _is_backward(node: fx.Node) -> bool:
     return node.meta.get("partitioner_tag") in ("is_backward", "must_be_in_backward")
-
-
-def _writes(node: fx.Node) -> bool:
-    op = node.target
-    return isinstance(op, torch._ops.OpOverload) and op._schema.is_mutable
 
 
 def _runs_once(node: fx.Node) -> bool:
@@ -419,7 +417,7 @@ def _runs_once(node: fx.Node) -> bool:
         return False
     op = node.target
     if isinstance(op, torch._ops.OpOverload):
-        return draws(node) or _writes(node) or op.namespace not in _KNOWN
+        return draws(node) or writes(node) or op.namespace not in _KNOWN
     return isinstance(op, torch._ops.HigherOrderOperator)
 
 
@@ -454,8 +452,8 @@ def keep_read(graph: fx.Graph, outputs: int) -> list[str]:
     """
     copies: list[str] = []
     needed = _sources(pytree.tree_leaves(graph.output_node().args)[outputs:])
-    for node in written_inputs(graph):
-        readers = [user for user in node.users if not _writes(user)]
+    for node in _written_by_forward(graph):
+        readers = [user for user in node.users if not writes(user)]
         if needed.isdisjoint(readers):
             continue
         with graph.inserting_before(_first_op(graph)):
@@ -472,11 +470,11 @@ def _first_op(graph: fx.Graph) -> fx.Node:
     return next(node for node in graph.nodes if node.op != "placeholder")
 
 
-def written_inputs(graph: fx.Graph) -> list[fx.Node]:
-    """The inputs that a forward writes, in the graph or behind it."""
-    inside = [n.args[0] for n in graph.nodes if _writes(n) and not _is_backward(n)]
-    found = [*torch_api.mutated_inputs(graph), *inside]
-    return [n for n in dict.fromkeys(found) if isinstance(n, fx.Node) and n.op == "placeholder"]
+def _written_by_forward(graph: fx.Graph) -> list[fx.Node]:
+    """The inputs that a forward writes, in the graph or behind it, in their order."""
+    found = written_inputs(node for node in graph.nodes if not _is_backward(node))
+    found.update(torch_api.mutated_inputs(graph))
+    return [node for node in graph.nodes if node.op == "placeholder" and node in found]
 
 
 def _sources(values: Iterable[Any]) -> set[fx.Node]:
@@ -494,10 +492,10 @@ def _sources(values: Iterable[Any]) -> set[fx.Node]:
 def faults(forward: fx.GraphModule, backward: fx.GraphModule) -> Iterator[str]:
     """Why a cut would train on other numbers than the forward computed, in words."""
     ran = {node.name: node for node in forward.graph.nodes}
-    written = {node.name for node in written_inputs(forward.graph)}
+    written = {node.name for node in _written_by_forward(forward.graph)}
     for node in backward.graph.nodes:
         if node.op == "placeholder" and node.name in written:
             yield f"the backward reads `{node.name}`, which the forward has written by then"
-        elif node.name in ran and node.op == "call_function" and (draws(node) or _writes(node)):
+        elif node.name in ran and node.op == "call_function" and (draws(node) or writes(node)):
             verb = "draw" if draws(node) else "write"
             yield f"`{node.target}` would {verb} a second time in the backward"

@@ -23,7 +23,7 @@ SAVED_VERSION = 1
 
 def keep_saved(gm: fx.GraphModule) -> int:
     """Rewrite a forward graph in place; returns the number of values that were kept."""
-    changed = written_inputs(gm.graph)
+    changed = written_inputs(gm.graph.nodes)
     if not changed:
         return 0
     output = gm.graph.output_node()

@@ -56,15 +56,19 @@ def _failure(op: Callable[..., Any], given: Any) -> str:
         warnings.simplefilter("ignore")
         try:
             args, kwargs = pytree.tree_map(_real, given)
-            results = [
-                r
-                for r in pytree.tree_leaves(op(*args, **kwargs))
-                if isinstance(r, torch.Tensor) and r.requires_grad
-            ]
-            torch.autograd.backward(results, [torch.ones_like(r) for r in results])
+            results = [r for r in pytree.tree_leaves(op(*args, **kwargs)) if _follows(r)]
+            leaves = [x for x in pytree.tree_leaves((args, kwargs)) if _follows(x)]
+            # Not `backward`, which under a plan is one of the script.
+            if results:
+                ones = [torch.ones_like(result) for result in results]
+                torch.autograd.grad(results, leaves, ones, allow_unused=True)
         except Exception as error:  # whatever torch says of it
             return str(error).strip().partition("\n")[0] or type(error).__name__
     return ""
+
+
+def _follows(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
 
 
 def _real(value: Any) -> Any:
