@@ -90,6 +90,7 @@ def started(
     rank.verifying = verifying = Verifying(rank, Task(**given))
     verifying.install()
     rank.loss_scales.install()
+    rank.inner_steps.install()
     verifying.watch_updates()
     rank.steps.install()
     root = root_of(module)
