@@ -27,7 +27,7 @@ from sgplan.interpreter.rank import Rank
 from sgplan.interpreter.roots import Root, names_class, plain_name, trainable, unwrapped
 from sgplan.planner import torch_api
 from sgplan.planner.facts import Engine
-from sgplan.planner.graph_need import needing_graph
+from sgplan.planner.graph_need import changes_any, needing_graph
 from sgplan.planner.guard_lines import holding, needs_graph
 
 OURS = (None, "inductor", "sgplan")
@@ -406,14 +406,16 @@ class Compiling:
     ) -> Callable[..., Any]:
         """The call of a module the script compiles, seen by the step watch.
 
-        What is compiled for it before it is a root, to evaluate, is not what the plan says of the
-        root: that call has a frame of its own, whose code Dynamo does not take for the root.
+        What is compiled for it before it is a root, to evaluate, may not be what the plan says of
+        the root: then that call has a frame of its own, whose code Dynamo does not take for it.
         """
         without_root: Callable[..., Any] | None = None
 
         def counted(*args: Any, **kwargs: Any) -> Any:
             nonlocal without_root
             root = self._root_for(module)
+            if root is None and not changes_any(self._rank.plan):
+                return call(*args, **kwargs)
             if root is None:
                 if without_root is None:
                     frame = f"{type(module).__qualname__}_without_root"

@@ -24,8 +24,10 @@ def needing_graph(plan: Plan, root: str | None) -> list[Needing]:
 
 def anywhere(plan: Plan) -> bool:
     """Whether any block of the plan needs a graph."""
-    return (
-        bool(plan.fuses or plan.separates or plan.recomputes)
-        or any(map(needs_graph, plan.guards))
-        or any(block.changes_graph for block in plan.precisions)
-    )
+    return changes_any(plan) or any(map(needs_graph, plan.guards))
+
+
+def changes_any(plan: Plan) -> bool:
+    """Whether any block makes another graph of what the script has, or compiles it otherwise."""
+    rules = bool(plan.fuses or plan.separates or plan.recomputes)
+    return rules or any(block.changes_graph for block in plan.precisions)
