@@ -51,6 +51,7 @@ def test_moving_scale_compiles_once(tmp_path: Path) -> None:
     assert len(job.of(events.CompileFinished)) == 1
 
 
+@pytest.mark.slow
 def test_clipping_sees_unscaled_gradients(tmp_path: Path) -> None:
     under = planned("precise.py", "c", "--clip", "0.5", folder=tmp_path / "plan", plan=FP16)
     without = plain("precise.py", "c", "--clip", "0.5", folder=tmp_path / "plain")
@@ -66,6 +67,7 @@ def test_clipping_without_unscale_stays_as_written(tmp_path: Path) -> None:
     assert results(under, "c") == results(without, "c")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [False, True], ids=["at_first", "behind_the_first_forward"])
 def test_own_scaler_is_left_to_the_script(tmp_path: Path, late: bool) -> None:
     """An overflow at step 0: same rates, same skips, and the plan says that it adds no scale."""
@@ -138,6 +140,7 @@ def plain_optimizer(kept: Any) -> None:
     assert optimizer.state[parameters[0]]["exp_avg"].dtype is torch.bfloat16
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", [INDUCTOR, BF16], ids=["compiled", "bf16"])
 def test_gradients_are_looked_at_under_a_scale_only(tmp_path: Path, plan: str) -> None:
     words = ("--overflow", "2", "--overflow-by", "inf")
@@ -146,6 +149,7 @@ def test_gradients_are_looked_at_under_a_scale_only(tmp_path: Path, plan: str) -
     assert not any(map(math.isfinite, result(job, "c")["parameters"]))
 
 
+@pytest.mark.slow
 def test_nothing_is_scaled_where_no_optimizer_looks(tmp_path: Path) -> None:
     under = planned("precise.py", "c", "--by-hand", folder=tmp_path / "plan", plan=FP16)
     without = plain("precise.py", "c", "--by-hand", folder=tmp_path / "plain")
@@ -162,6 +166,7 @@ def test_masters_that_nothing_moves_are_said(tmp_path: Path) -> None:
     assert note == "no optimizer of torch moves `model`: its masters do nothing"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", [MASTERS, LOW], ids=["eager", "compiled"])
 def test_a_model_of_float_inputs_with_a_frozen_layer(tmp_path: Path, plan: str) -> None:
     words = ("precise.py", "c", "--model", "plain")

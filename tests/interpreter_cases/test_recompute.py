@@ -46,6 +46,7 @@ def test_ranks_under_recompute_equal_ddp_and_compile(stock: Job, plan: str, tmp_
     assert forward(warm) == found
 
 
+@pytest.mark.slow
 def test_an_eager_script_is_compiled_and_draws_eagers_masks(stock: Job, tmp_path: Path) -> None:
     job = planned(SCRIPT, "eager", folder=tmp_path, plan=f"{EXACT}recompute {{ memory = 50% }}\n")
     for ours, theirs in zip(results(job, "eager"), results(stock, "eager"), strict=True):
@@ -63,6 +64,7 @@ def test_the_plan_shows_bytes_without_and_with_the_clause(tmp_path: Path) -> Non
     assert not job.of(events.StepFinished)
 
 
+@pytest.mark.slow
 def test_a_share_out_of_reach_ends_the_run_before_a_step(tmp_path: Path) -> None:
     plan = f"{EXACT}recompute {{ memory = 1% }}\n"
     job = run_job(CASES / SCRIPT, "eager", folder=tmp_path, plan=plan, timeout=280)
@@ -73,6 +75,7 @@ def test_a_share_out_of_reach_ends_the_run_before_a_step(tmp_path: Path) -> None
     assert not job.of(events.StepFinished)
 
 
+@pytest.mark.slow
 def test_a_clause_that_changes_nothing_ends_the_run(tmp_path: Path) -> None:
     plan = 'sgplan 1\nrecompute { in = "head"  memory = 50% }\n'
     job = run_job(CASES / SCRIPT, "compiled", folder=tmp_path, plan=plan, timeout=280)

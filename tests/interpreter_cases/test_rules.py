@@ -59,6 +59,7 @@ def test_rules_on_a_gpt_are_proved_and_numbers_stay(stock: Job, gpt: Job) -> Non
         close(theirs, ours, 1e-5)
 
 
+@pytest.mark.slow
 def test_a_warm_run_reports_the_same(gpt: Job, tmp_path: Path) -> None:
     again = planned("ruled.py", "gpt", folder=tmp_path, plan=GPT % 3)
     assert {e.cache for e in again.of(events.CompileFinished)} == {"hit"}
@@ -75,6 +76,7 @@ def test_one_expected_site_too_few_ends_the_run_and_is_named(gpt: Job, tmp_path:
     assert not job.of(events.StepFinished)
 
 
+@pytest.mark.slow
 def test_rules_on_a_resnet_are_proved_and_numbers_stay(stock: Job, tmp_path: Path) -> None:
     job = planned("ruled.py", "resnet", folder=tmp_path, plan=RESNET)
     found = outcomes(kernels(job))
@@ -117,6 +119,7 @@ fuse "add_norm"  { match = aten.add -> norm   with = triton("sgplan:add_layer_no
 """
 
 
+@pytest.mark.slow
 def test_kernels_stand_for_ops_cold_and_warm(stock: Job, tmp_path: Path) -> None:
     cold = planned("ruled.py", "gpt", folder=tmp_path / "cold", plan=KERNELS)
     warm = planned("ruled.py", "gpt", folder=tmp_path / "warm", plan=KERNELS)
