@@ -369,12 +369,12 @@ def repeats_a_draw() -> None:
 
 def leaves_the_padding_in() -> None:
     """As many rows are cut off as were added, at the other end."""
-    from sgplan.interpreter.padding import Padding
+    from sgplan.interpreter.cutting import Cut
 
-    def cutting(self: Any, size: int, target: int) -> Callable[[Any], Any]:
-        return lambda result: result.narrow(0, target - size, size)
+    def one(self: Any, tensor: Any, rows: Any) -> Any:
+        return tensor.narrow(rows.dim, self.target - self.size, self.size)
 
-    Padding.cutting = cutting
+    Cut._one = one
 
 
 # --- updates -------------------------------------------------------------------------------------
