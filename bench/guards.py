@@ -28,7 +28,7 @@ guard "type"  { on = input[*].dtype  otherwise = error }
 guard "mode"  { on = module.training  allow = [on] }
 
 precision "early" { steps = 0..9  compute = fp32 }
-precision "late"  { steps = 10..  compute = fp32  keep_fp32 = [norm] }
+precision "late"  { steps = 10..  compute = fp32  in = "*" }
 """,
 }
 
