@@ -158,7 +158,7 @@ RUN_CODES: tuple[Code, ...] = (
     Code(
         "SG0612",
         "operator that does not pass its check",
-        "`torch.library.opcheck` ran the op on the arguments of the first call and found a fault, "
+        "torch's `opcheck` ran the op on the arguments of the first call and found a fault, "
         "often a schema that hides a mutation or an alias, or a backward that is not registered.",
         found="run",
     ),

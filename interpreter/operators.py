@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx as fx
-from torch.library import opcheck
+from torch import library
 from torch.utils import _pytree as pytree
 
 from sgplan.grammar.diagnostics import Diagnostic, Label
@@ -187,7 +187,7 @@ def _faults(
     if block.check == "off":
         return []
     try:
-        opcheck(op, *pytree.tree_map(_copied, (args, kwargs)))
+        library.opcheck(op, *pytree.tree_map(_copied, (args, kwargs)))
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         return [

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Sequence
 from time import perf_counter
 
 import torch
-from torch.library import Library, register_fake
+from torch import library
 
 from sgplan.interpreter import gate
 from sgplan.planner import torch_api
 
 _FLEXIBLE = (torch.Tag.flexible_layout,)  # no copy to force a layout on the gradients
-_LIBRARY = Library("sgplan", "DEF")
+_LIBRARY = library.Library("sgplan", "DEF")
 _LIBRARY.define("ready(Tensor[] grads, int[] inputs, int[] strides) -> Tensor[]", tags=_FLEXIBLE)
 
 
@@ -77,4 +77,4 @@ def _ready_meta(
 
 _LIBRARY.impl("ready", _ready, "CPU")
 _LIBRARY.impl("ready", _ready, "CUDA")
-register_fake("sgplan::ready", _ready_meta, lib=_LIBRARY)
+library.register_fake("sgplan::ready", _ready_meta, lib=_LIBRARY)

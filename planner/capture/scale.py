@@ -16,14 +16,14 @@ from typing import Any, ClassVar
 
 import torch
 import torch.fx as fx
+from torch import library
 from torch.autograd import Function
-from torch.library import Library
 
 from sgplan.planner.capture.rewrite import Rewritten
 
 SCALE_VERSION = 2
 
-_library = Library("sgplan_scale", "DEF")
+_library = library.Library("sgplan_scale", "DEF")
 
 
 class _Scaled(Function):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.library import custom_op
+from torch import library
 
 NAMESPACE = "sgplan_kernels"
 
@@ -150,7 +150,7 @@ def _defined(
     def fake(*tensors: torch.Tensor) -> Any:
         return one_or_more(value.new_empty(value.shape) for value in like(*tensors))
 
-    op = custom_op(
+    op = library.custom_op(
         f"{NAMESPACE}::{name}",
         real(on_gpu),
         mutates_args=(),
