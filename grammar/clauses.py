@@ -245,8 +245,14 @@ class Precision(Block):
     @property
     def changes_graph(self) -> bool:
         """Whether it puts casts or a loss scale into graphs."""
-        scales = self.computes_fp16 or not isinstance(self.loss_scale, str)
-        return self.compute != "as_written" or (scales and self.loss_scale != "off")
+        return self.compute != "as_written" or self.scale is not None
+
+    @property
+    def scale(self) -> float | Dynamic | None:
+        """The loss scale that it asks for; None without one."""
+        if not isinstance(self.loss_scale, str):
+            return self.loss_scale
+        return Dynamic() if self.loss_scale == "auto" and self.computes_fp16 else None
 
     @property
     def computes_fp16(self) -> bool:

@@ -173,8 +173,12 @@ class Plan:
 
     def storage_of(self, model: str | None) -> tuple[str, bool]:
         """How parameters of a model are stored, and whether they have fp32 masters."""
-        stores = [block for block in self.precisions_at(model, 0) if block.stores]
-        return (stores[0].params, stores[0].master != "off") if stores else ("as_written", False)
+        block = self.storing(model)
+        return ("as_written", False) if block is None else (block.params, block.master != "off")
+
+    def storing(self, model: str | None) -> Precision | None:
+        """The block that says how parameters of a model are stored, in every stage alike."""
+        return next((block for block in self.precisions_at(model, 0) if block.stores), None)
 
     def settings(self) -> list[str]:
         """Every value that is written, as `sync.bucket = 4194304`: bytes and seconds as numbers."""

@@ -27,7 +27,7 @@ from sgplan.interpreter.rank import Rank
 from sgplan.interpreter.roots import Root, names_class, plain_name, trainable, unwrapped
 from sgplan.planner import torch_api
 from sgplan.planner.facts import Engine
-from sgplan.planner.graph_need import changes_any, needing_graph
+from sgplan.planner.graph_need import changes_any, clause_needing, needing_graph
 from sgplan.planner.guard_lines import holding, needs_graph
 
 OURS = (None, "inductor", "sgplan")
@@ -445,26 +445,17 @@ class Compiling:
             raise
 
 
-def _needs_graph(capture: Any, by: str, ruled: str) -> str:
+def _needs_graph(capture: Capture, by: str, ruled: str) -> str:
     """Which clause needs a graph of a script that does not compile; empty when none does.
 
     Args:
         ruled: that a rule of the plan does; empty without any.
     """
-    needs = (
-        (capture.engine == "inductor", "`capture.engine = inductor`"),
-        (capture.graph == "whole", "`capture.graph = whole` needs a graph"),
-        (capture.region is not None, "`capture.region` needs a graph"),
-        (capture.eval == "compiled", "`capture.eval = compiled` needs a graph"),
-        (capture.autotune != "off", "`capture.autotune` needs a graph"),
-        (capture.cuda_graphs != "off", "`capture.cuda_graphs` needs a graph"),
-        (capture.rounding != "default", "`capture.rounding` needs a graph"),
-        (capture.random != "default", "`capture.random` needs a graph"),
-        (by == "in_graph", "`sync.by = in_graph` needs a graph"),
-    )
     if capture.engine == "as_written":
         return ""
-    return next((reason for holds, reason in needs if holds), ruled)
+    if clause := clause_needing(capture):
+        return clause if capture.engine == "inductor" else f"{clause} needs a graph"
+    return "`sync.by = in_graph` needs a graph" if by == "in_graph" else ruled
 
 
 def _eager_without_grad(compiled: Callable[..., Any], module: nn.Module) -> Callable[..., Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sgplan.grammar.plan import Fuse, Guard, Plan, Precision, Recompute, Separate
+from sgplan.grammar.plan import Capture, Fuse, Guard, Plan, Precision, Recompute, Separate
 from sgplan.planner.guard_lines import holding, needs_graph
 
 Needing = Fuse | Separate | Recompute | Guard | Precision
@@ -31,3 +31,18 @@ def changes_any(plan: Plan) -> bool:
     """Whether any block makes another graph of what the script has, or compiles it otherwise."""
     rules = bool(plan.fuses or plan.separates or plan.recomputes)
     return rules or any(block.changes_graph for block in plan.precisions)
+
+
+def clause_needing(capture: Capture) -> str:
+    """The first clause of a `capture` block that needs a graph; empty when none does."""
+    needs = (
+        (capture.engine == "inductor", "engine = inductor"),
+        (capture.graph == "whole", "graph = whole"),
+        (capture.region is not None, "region"),
+        (capture.eval == "compiled", "eval = compiled"),
+        (capture.autotune != "off", "autotune"),
+        (capture.cuda_graphs != "off", "cuda_graphs"),
+        (capture.rounding != "default", "rounding"),
+        (capture.random != "default", "random"),
+    )
+    return next((f"`capture.{clause}`" for holds, clause in needs if holds), "")

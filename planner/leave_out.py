@@ -21,7 +21,7 @@ from sgplan.grammar.plan import (
     Sync,
     Update,
 )
-from sgplan.planner.numerics import engine_asker, key_of, rule_pass, scale_of, storing
+from sgplan.planner.numerics import engine_asker, key_of, rule_pass
 
 _OfModel = TypeVar("_OfModel", Sync, Capture)
 _Left = Callable[[str, Block], bool]
@@ -116,14 +116,12 @@ def _captures(plan: Plan, left: _Left) -> tuple[Capture, ...]:
 
 def _precisions(plan: Plan, left: _Left) -> tuple[Precision, ...]:
     """A block without its casts still has its ops: they keep the formats of the script."""
-    smaller = tuple(
-        _precision(block, storing(plan, block.model), left) for block in plan.precisions
-    )
+    smaller = tuple(_precision(block, plan.storing(block.model), left) for block in plan.precisions)
     return smaller if any(b.changes_graph or b.stores for b in smaller) else ()
 
 
 def _precision(block: Precision, stores: Precision | None, left: _Left) -> Precision:
-    scale = scale_of(block)
+    scale = block.scale
     found = block
     if stores is not None and left("store_parameters", stores):
         found = replace(found, params="as_written", master=None)

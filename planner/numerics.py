@@ -23,8 +23,6 @@ from typing import Literal, TypeVar
 from sgplan.grammar.diagnostics import Span
 from sgplan.grammar.plan import (
     Block,
-    Capture,
-    Dynamic,
     Fuse,
     Plan,
     Precision,
@@ -34,7 +32,6 @@ from sgplan.grammar.plan import (
 )
 from sgplan.planner import graph_need, guard_lines
 from sgplan.planner.facts import Facts, RootFact
-from sgplan.planner.precision import LossScale
 from sgplan.planner.program import PLANNED_PATHS
 
 Rounding = Literal["kernels", "sums", "wire", "update"]
@@ -107,40 +104,14 @@ def rule_pass(rule: Fuse | Separate) -> str:
     return "substitute_kernels" if kernel else "steer_fusion"
 
 
-def scale_of(block: Precision) -> LossScale:
-    """The loss scale that a block asks for; None without one."""
-    if block.loss_scale == "off":
-        return None
-    if isinstance(block.loss_scale, str):
-        return Dynamic() if block.computes_fp16 else None
-    return block.loss_scale
-
-
-def storing(plan: Plan, model: str | None) -> Precision | None:
-    """The block that says how parameters of a model are stored, in every stage alike."""
-    return next((block for block in plan.precisions_at(model, 0) if block.stores), None)
-
-
 def engine_asker(plan: Plan, model: str | None) -> Block:
     """The block for which a model runs on its engine; a default `capture` without any."""
     capture, sync = plan.capture_of(model), plan.sync_of(model)
-    if _asks_engine(capture):
+    if capture.engine != "auto" or graph_need.clause_needing(capture):
         return capture
     if sync.by == "in_graph":
         return sync
     return next(iter(graph_need.needing_graph(plan, model)), capture)
-
-
-def _asks_engine(capture: Capture) -> bool:
-    """Whether a `capture` block alone makes a graph necessary, or forbids it."""
-    settings = (capture.autotune, capture.cuda_graphs, capture.rounding, capture.random)
-    return (
-        capture.engine != "auto"
-        or capture.graph == "whole"
-        or capture.region is not None
-        or capture.eval == "compiled"
-        or any(word not in ("off", "default") for word in settings)
-    )
 
 
 # --- what acts -----------------------------------------------------------------------------------
@@ -220,13 +191,13 @@ def _guards(plan: Plan, facts: Facts, held: _Held) -> Iterator[NumericChange]:
 
 
 def _scales(plan: Plan, facts: Facts, held: _Held) -> Iterator[NumericChange]:
-    for block in _for_compiled([b for b in held if scale_of(b) is not None], facts):
+    for block in _for_compiled([b for b in held if b.scale is not None], facts):
         why = f"`{block.address}` scales gradients inside of graphs, and skips what overflows"
         yield _change("scale_loss", block, why, ("kernels",))
 
 
 def _stores(plan: Plan, facts: Facts, held: _Held) -> Iterator[NumericChange]:
-    for block in (storing(plan, root.name) for root in facts.roots):
+    for block in (plan.storing(root.name) for root in facts.roots):
         if block is None:
             continue
         if block.params != "as_written":

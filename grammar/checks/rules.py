@@ -78,21 +78,19 @@ def _lonely(block: WrittenBlock) -> Iterator[Diagnostic]:
 
 def graphless(view: View, block: WrittenBlock) -> Iterator[Diagnostic]:
     """SG0521 for a block under an engine that makes no graph, or on a DDP that makes its own."""
-    capture = view.speaking_for("capture", block)
-    if capture is not None and capture.value("engine", "auto") == "eager":
-        yield Diagnostic(
-            "SG0521",
-            f"`{block.address}` needs a graph, and the engine makes none",
-            Label(block.span),
-            (place_of(capture, "engine", "the engine is chosen here"),),
-            help="write `engine = inductor`, or take the block out",
-        )
-    sync = view.speaking_for("sync", block)
-    if sync is not None and sync.value("by", "auto") == "stock":
-        yield Diagnostic(
-            "SG0521",
-            f"`{block.address}` needs a graph of the plan, and stock DDP makes its own",
-            Label(block.span),
-            (place_of(sync, "by", "stock DDP is chosen here"),),
-            help="write `by = auto`, or take the block out",
-        )
+    for kind, name, value, why, chosen, other in _GRAPHLESS:
+        choice = view.speaking_for(kind, block)
+        if choice is not None and choice.value(name, "auto") == value:
+            yield Diagnostic(
+                "SG0521",
+                f"`{block.address}` needs a graph{why}",
+                Label(block.span),
+                (place_of(choice, name, f"{chosen} is chosen here"),),
+                help=f"write `{name} = {other}`, or take the block out",
+            )
+
+
+_GRAPHLESS = (
+    ("capture", "engine", "eager", ", and the engine makes none", "the engine", "inductor"),
+    ("sync", "by", "stock", " of the plan, and stock DDP makes its own", "stock DDP", "auto"),
+)
