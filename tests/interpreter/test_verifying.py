@@ -280,7 +280,9 @@ def test_an_overflow_is_skipped_and_the_next_step_begins_where_the_plain_run_is(
     last = plain.of("update")
     for quantity in ("parameters", "optimizer state"):
         for name, value in last.values[quantity].items():
-            assert torch.equal(second.values[quantity][name], value), name  # pyright: ignore
+            # Not bit for bit: a BLAS may round by where its operands lie in memory. A step that
+            # began elsewhere is off by the learning rate, 0.1.
+            torch.testing.assert_close(second.values[quantity][name], value, rtol=1e-5, atol=1e-7)
     assert planned.verifying._rank.loss_scales._scales["model"].value == 512
 
 
