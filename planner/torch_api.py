@@ -92,6 +92,7 @@ __all__ = [
     "plain_compile",
     "plain_input",
     "plain_output",
+    "probe_cpu",
     "queue_callback",
     "real_tensors",
     "recompile_limit_error",
@@ -123,6 +124,14 @@ def running_node() -> Any:
 def compiled_node(node: Any) -> bool:
     """Whether an autograd node is an AOTAutograd graph's backward (`CompiledFunctionBackward`)."""
     return type(node).__name__ == "CompiledFunctionBackward"
+
+
+def probe_cpu() -> None:
+    """Find out once in this process which vectors the CPU and its compiler have; takes seconds
+    (`torch._inductor.cpu_vec_isa.valid_vec_isa_list`)."""
+    from torch._inductor import cpu_vec_isa
+
+    cpu_vec_isa.valid_vec_isa_list()
 
 
 def queue_callback(callback: Callable[[], None]) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 from uuid import uuid4
 
+import torch
 import torch.fx as fx
 
 from sgplan.planner import torch_api
@@ -125,6 +126,9 @@ class GraphCompiler:
             _finish(graph, fact, self.reductions, inputs)
             number = len(graphs)
             cached = torch_api.graph_cache_enabled()
+            if _on_cpu(example):
+                # Whoever loads code asks for it. Those that wait for the first rank ask beside it.
+                torch_api.probe_cpu()
             with side.turn(number) if cached else contextlib.nullcontext():
                 code, schedule, hit = self._lowered(
                     graph, example, kwargs, changed.placed, side, number
@@ -181,6 +185,10 @@ class GraphCompiler:
         # A graph that runs nothing has no schedule.
         schedule = Schedule() if known is None else known.schedule
         return code, schedule, torch_api.graph_cache_hits() > hits
+
+
+def _on_cpu(inputs: Sequence[Any]) -> bool:
+    return any(isinstance(each, torch.Tensor) and each.device.type == "cpu" for each in inputs)
 
 
 @dataclass(frozen=True, slots=True)

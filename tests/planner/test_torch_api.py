@@ -101,6 +101,15 @@ def test_compiled_node() -> None:
     assert not torch_api.compiled_node((X.clone().requires_grad_() * 2).grad_fn)
 
 
+def test_probe_cpu() -> None:
+    from torch._inductor import cpu_vec_isa
+
+    torch_api.probe_cpu()
+    before = cpu_vec_isa.valid_vec_isa_list.cache_info().misses
+    cpu_vec_isa.pick_vec_isa()
+    assert cpu_vec_isa.valid_vec_isa_list.cache_info().misses == before == 1
+
+
 def test_queue_callback() -> None:
     order: list[str] = []
     x = torch.ones(2, requires_grad=True)
