@@ -27,6 +27,7 @@ class BucketBuffer:
         pointers: of the views' memory.
         missing: gradients that are not in the buffer yet.
         handed: gradients among the others that a compiled graph handed over.
+        ahead: slots that were made ahead and that nobody has yet.
         work: the running reduction, None before and after.
         wire: the buffer in the wire's dtype while it is in use.
     """
@@ -36,6 +37,7 @@ class BucketBuffer:
         "_dtype",
         "_own_uses",
         "_storage",
+        "ahead",
         "bucket",
         "flat",
         "handed",
@@ -52,6 +54,7 @@ class BucketBuffer:
         self._device = device
         self.missing = len(bucket.slots)
         self.handed = 0
+        self.ahead = 0
         self.work: torch.distributed.Work | None = None
         self.wire: torch.Tensor | None = None
         self.flat = torch.empty(0)
@@ -69,8 +72,9 @@ class BucketBuffer:
 
     def open(self) -> bool:
         """Memory for a new backward that nobody else sees; returns whether it is new memory."""
-        if self.views and torch_api.storage_uses(self._storage) == self._own_uses:
+        if self.views and torch_api.storage_uses(self._storage) == self._own_uses + self.ahead:
             return False
+        self.ahead = 0
         self.flat = torch.zeros(self.bucket.numel, dtype=self._dtype, device=self._device)
         self.views = [self.flat.as_strided(s.shape, s.strides, s.offset) for s in self.bucket.slots]
         self.pointers = [view.data_ptr() for view in self.views]
@@ -87,9 +91,9 @@ class BucketBuffer:
     def all_taken(self) -> bool:
         """Whether every slot that was handed out is some tensor's memory now, so some `.grad`'s."""
         slots = len(self.bucket.slots)
-        return (
-            self.handed == slots and torch_api.storage_uses(self._storage) == self._own_uses + slots
-        )
+        if self.handed != slots:
+            return False
+        return torch_api.storage_uses(self._storage) == self._own_uses + self.ahead + slots
 
     @property
     def sent(self) -> torch.Tensor:

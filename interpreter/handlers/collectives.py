@@ -21,12 +21,13 @@ def _gradients_there(state: Reducer, instruction: ReduceStart) -> bool:
 def reduce_start(state: Reducer, instruction: ReduceStart) -> None:
     """Begin the sum; the gradients were scaled by 1 / world size when they were copied in."""
     buffer = state.buffers[instruction.bucket]
+    state.starting(buffer)
+    by = "in_graph" if buffer.in_graph else "hook"
+    state.setup.emit(ReduceStarted, instruction.bucket, buffer.bucket.nbytes, by)
+    # Last, because from here on the backend's threads want the same cores.
     began = perf_counter()
     buffer.work = dist.all_reduce(buffer.sent, group=state.setup.group, async_op=True)
     state.elsewhere += perf_counter() - began
-    state.started(buffer)
-    by = "in_graph" if buffer.in_graph else "hook"
-    state.setup.emit(ReduceStarted, instruction.bucket, buffer.bucket.nbytes, by)
 
 
 def _backward_over(state: Reducer, instruction: Wait) -> bool:
