@@ -20,6 +20,29 @@ pytestmark = pytest.mark.usefixtures("group")
 SMALL = "sync { bucket = 1KiB  first_bucket = 256B }"
 
 
+class Slow:
+    """A reduction that is not over before somebody waits for it."""
+
+    def __init__(self, work: dist.Work) -> None:
+        self.wait = work.wait
+
+    def is_completed(self) -> bool:
+        return False
+
+
+@pytest.fixture(autouse=True, params=["quick", "slow"])
+def reductions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a slow reduction is awaited, slots are made ahead."""
+    start: Any = dist.all_reduce
+
+    def begun(*args: Any, async_op: bool = False, **kwargs: Any) -> Any:
+        work = start(*args, async_op=async_op, **kwargs)
+        return Slow(work) if async_op else work
+
+    if request.param == "slow":
+        monkeypatch.setattr(dist, "all_reduce", begun)
+
+
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -205,6 +228,18 @@ def test_a_fresh_gradient_becomes_a_view_of_its_bucket(tmp_path: Path) -> None:
     armed_backward(reducer, loss_of(net))
     views = {view.data_ptr() for b in reducer.buffers.values() for view in b.views}
     assert {grad.data_ptr() for grad in gradients(net)} == views
+
+
+def test_memory_serves_every_step_once_the_script_let_go_of_it(tmp_path: Path) -> None:
+    net = Net()
+    reducer, _ = reducer_of(net, tmp_path)
+    memory: set[int] = set()
+    for seed in range(4):
+        net.zero_grad()
+        armed_backward(reducer, loss_of(net, seed))
+        assert equal(gradients(net), plain_gradients(seed))
+        memory |= {buffer.flat.data_ptr() for buffer in reducer.buffers.values()}
+    assert len(memory) == len(reducer.buffers)
 
 
 def test_an_old_gradient_keeps_its_identity(tmp_path: Path) -> None:
