@@ -105,9 +105,9 @@ class Guards:
         Args:
             ended: no call comes any more, so a model that was not called counts too.
         """
-        pending = [g for g in self._rank.plan.guards if g.address not in self._asked]
-        if not pending:
+        if len(self._asked) == len(self._rank.plan.guards):
             return []
+        pending = [g for g in self._rank.plan.guards if g.address not in self._asked]
         roots = self._rank.roots
         judged = [r for r in roots if ended or (r.called and not self._rank.capture_of(r).region)]
         held = {g.address for r in judged for g in self._holding(r)}

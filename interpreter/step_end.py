@@ -21,25 +21,27 @@ def account(rank: Rank, reducer: Reducer) -> None:
     rank.steps.wait += reducer.wait_seconds
     rank.steps.own += reducer.own_seconds
     reducer.wait_seconds = reducer.own_seconds = 0.0
-    root = rank.root_named(reducer.setup.root)
-    _note_hooks(rank, root, reducer)
-    _check_overlap(rank, root, reducer)
+    if reducer.hooked:
+        _note_hooks(rank, rank.root_named(reducer.setup.root), reducer)
+    if reducer.late:
+        if not rank.steps.step:
+            _check_overlap(rank, rank.root_named(reducer.setup.root), reducer)
+        reducer.late.clear()
     reducer.taken = reducer.hooked = 0
-    reducer.late.clear()
 
 
 def _note_hooks(rank: Rank, root: Root, reducer: Reducer) -> None:
     """A backward the gate refused, in whole or in part, was reduced by hooks: counted."""
-    if root.path == "in_graph" and reducer.hooked:
+    if root.path == "in_graph":
         total = reducer.hooked + reducer.taken
         why = f"{reducer.hooked} of {total} gradients were not safe inside the graph"
         rank.emit(events.FallbackTaken, root.name, "reduced by hooks", why)
 
 
 def _check_overlap(rank: Rank, root: Root, reducer: Reducer) -> None:
-    """`overlap = required` of a root without a captured backward, judged on its first step."""
+    """`overlap = required` of a root without a captured backward, in the first step."""
     sync = rank.sync_of(root)
-    if sync.overlap != "required" or rank.steps.step or root.graphs or not reducer.late:
+    if sync.overlap != "required" or root.graphs:
         return
     span = sync.origin("overlap")
     late = ", ".join(f"`{name}`" for name in reducer.late)

@@ -27,7 +27,7 @@ class StepWatch:
     Attributes:
         step: steps ended so far.
         samples: dim 0 of the leading root's inputs in this step.
-        own: seconds in our own Python in this step, copies and collectives excluded.
+        own: seconds in our own Python since the last step ended, copies and collectives excluded.
         wait: seconds blocked in `wait` in this step.
         on_end: called when a step has ended and was reported.
         on_built: each is told of each optimizer, once its constructor has run.
@@ -120,9 +120,10 @@ class StepWatch:
         self._loss = None
         self._backward_seen = self.overflowed = False
         self.samples = 0
-        self.own = self.wait = 0.0
+        self.wait = 0.0
         if self.on_end is not None:
             self.on_end()
+        self.own = perf_counter() - now  # the end of a step is told with the next one
 
     def script_ends(self) -> None:
         """Without an optimizer the last step ends here."""
