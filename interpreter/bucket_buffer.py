@@ -43,6 +43,7 @@ class BucketBuffer:
         "handed",
         "missing",
         "pointers",
+        "started_ns",
         "views",
         "wire",
         "work",
@@ -56,6 +57,7 @@ class BucketBuffer:
         self.handed = 0
         self.ahead = 0
         self.work: torch.distributed.Work | None = None
+        self.started_ns = 0  # wall clock, of the reduction that is in flight
         self.wire: torch.Tensor | None = None
         self.flat = torch.empty(0)
         self.views: list[torch.Tensor] = []

@@ -7,10 +7,11 @@ A reader refuses another `VERSION`, and an unknown kind names the version of the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
-VERSION = 1
+VERSION = 2
 HEADER_KEYS = ("sgplan_events", "rank", "world", "pid", "host", "mode")
 
 
@@ -217,6 +218,82 @@ class EventsDropped:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryMeasured:
+    """Bytes of one process: resident now, the most so far, and on its accelerator (0 without)."""
+
+    resident: int
+    peak: int
+    device: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompilePhases:
+    """Seconds of one compile by torch's own names of its phases; the outer ones hold the inner."""
+
+    region: str
+    seconds: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class ClockAligned:
+    """To be added to this rank's times so that they are rank 0's; the error is at most so much."""
+
+    offset_ns: int
+    error_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepTraced:
+    """What one step was made of: about one step in a second is told in full.
+
+    Attributes:
+        step: from 1.
+        spans: place, begin and end in wall-clock nanoseconds; in the order in which they ended.
+    """
+
+    step: int
+    spans: list[tuple[str, int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class StageEntered:
+    """A precision stage of a root begins: `formats` as the plan computes in it."""
+
+    root: str
+    step: int
+    formats: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleChanged:
+    """The loss scale of a root from this step on."""
+
+    root: str
+    step: int
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class SloBreached:
+    """A service level does not hold: seconds for `step_p99`, samples/s for `throughput`."""
+
+    level: str
+    limit: float
+    measured: float
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class SloCleared:
+    """A service level holds again."""
+
+    level: str
+    limit: float
+    measured: float
+    step: int
+
+
 KINDS: dict[str, type] = {
     "rank_attached": RankAttached,
     "root_found": RootFound,
@@ -238,8 +315,46 @@ KINDS: dict[str, type] = {
     "program_written": ProgramWritten,
     "script_ended": ScriptEnded,
     "events_dropped": EventsDropped,
+    "memory_measured": MemoryMeasured,
+    "compile_phases": CompilePhases,
+    "clock_aligned": ClockAligned,
+    "step_traced": StepTraced,
+    "stage_entered": StageEntered,
+    "scale_changed": ScaleChanged,
+    "slo_breached": SloBreached,
+    "slo_cleared": SloCleared,
 }
 KIND_OF: dict[type, str] = {cls: kind for kind, cls in KINDS.items()}
+
+
+def _is_seconds(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(name, str) and isinstance(took, float | int) for name, took in value.items()
+    )
+
+
+def _is_spans(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(
+        isinstance(span, list | tuple) and [type(part) for part in span] == [str, int, int]
+        for span in value
+    )
+
+
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "str": str,
+    "int": int,
+    "bool": bool,
+    "float": (float, int),
+    "float | None": (float, int, type(None)),
+    "dict[str, Any]": dict,
+    "dict[str, float]": dict,
+    "list[tuple[str, int, int]]": (list, tuple),
+}
+_INSIDE: dict[type, Callable[[Any], bool]] = {
+    CompilePhases: lambda event: _is_seconds(event.seconds),
+    StepTraced: lambda event: _is_spans(event.spans),
+}
+_FIELDS = {cls: tuple(_TYPES[str(field.type)] for field in fields(cls)) for cls in KIND_OF}
 
 
 def decode(record: list[Any]) -> tuple[int, Any]:
@@ -249,9 +364,14 @@ def decode(record: list[Any]) -> tuple[int, Any]:
         ValueError: the kind is not in the list, or the fields do not fit it.
     """
     kind, time_ns, *values = record
-    cls = KINDS.get(kind)
+    cls = KINDS.get(kind) if isinstance(kind, str) else None
     if cls is None:
         raise ValueError(f"unknown event kind `{kind}` (this reader knows version {VERSION})")
-    if len(values) != len(fields(cls)):
-        raise ValueError(f"event `{kind}` has {len(values)} fields, expected {len(fields(cls))}")
-    return time_ns, cls(*values)
+    types = _FIELDS[cls]
+    if len(values) != len(types):
+        raise ValueError(f"event `{kind}` has {len(values)} fields, expected {len(types)}")
+    event = cls(*values)
+    inside = _INSIDE.get(cls)
+    if not all(map(isinstance, values, types)) or (inside is not None and not inside(event)):
+        raise ValueError(f"event `{kind}` has a field of another type")
+    return time_ns, event

@@ -240,6 +240,7 @@ class GraphBackend:
         region, why = self._region(root)
         rank.emit(events.CompileStarted, region)
         rank.capturing = True
+        before = torch_api.compile_phases()
         try:
             outcome: Compiled = compiler.compile(gm, inputs, patches, name)
         except Exception as error:
@@ -250,6 +251,12 @@ class GraphBackend:
         finally:
             rank.capturing = False
         rank.emit(events.CompileFinished, region, outcome.seconds, outcome.cache, why)
+        spent = {
+            phase: seconds - before.get(phase, 0.0)
+            for phase, seconds in torch_api.compile_phases().items()
+            if seconds > before.get(phase, 0.0)
+        }
+        rank.emit(events.CompilePhases, region, spent)
         if root is not None:
             self._keep(root, region, outcome, stage)
         return outcome

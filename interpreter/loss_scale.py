@@ -104,6 +104,13 @@ class LossScales:
             scale.enter(self._setting(root.name, scale))
         return ScaleLoss(self._scales[root.name].tensor)
 
+    def now(self, root: str) -> float | None:
+        """The scale of a root's loss in the running step; None where it is not scaled."""
+        scale = self._scales.get(root)
+        if scale is None or scale.setting is None:
+            return None
+        return scale.value if isinstance(scale.setting, Dynamic) else scale.setting
+
     def _script_scales(self) -> str:
         if self._rank.steps.scaler_built:
             return "the script has a GradScaler of its own"

@@ -20,7 +20,7 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 from sgplan.interpreter import events
 from sgplan.interpreter.steps import StepWatch, elements
 from sgplan.planner import torch_api
-from sgplan.planner.facts import OptimizerFact
+from sgplan.planner.facts import OptimizerFact, numbered
 
 if TYPE_CHECKING:
     from sgplan.interpreter.rank import Rank
@@ -110,6 +110,7 @@ class Optimizers:
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
+        self._names: dict[int, str] = {}
         self._fused: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._objections: weakref.WeakKeyDictionary[Optimizer, str] = weakref.WeakKeyDictionary()
         # Why a step cannot be compiled; asked where a root is found after its optimizer was built.
@@ -165,6 +166,14 @@ class Optimizers:
                 self.cannot_follow(optimizer, _no_fused_form(type(optimizer)) or late)
             elif wish == "compiled" and (why := self.objection(optimizer)):
                 self.cannot_follow(optimizer, why)
+
+    def name(self, optimizer: Optimizer) -> str:
+        """Its name in the program."""
+        known = self._rank.steps.optimizers()
+        if len(known) != len(self._names):
+            names = numbered([type(each).__name__ for each in known])
+            self._names = dict(zip(map(id, known), names, strict=True))
+        return self._names.get(id(optimizer), type(optimizer).__name__)
 
     def fused_built(self, optimizer: Optimizer) -> None:
         """The plan made this one fused."""

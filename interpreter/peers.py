@@ -7,6 +7,7 @@ What is said on the store is in `agree.py` and `likeness.py`; here is what it me
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 import torch.distributed as dist
 
 from sgplan.grammar.diagnostics import Diagnostic, Label
-from sgplan.interpreter import events
+from sgplan.interpreter import clock, events
 from sgplan.interpreter.agree import Agreement, disagreement
 from sgplan.interpreter.likeness import Likeness
 from sgplan.interpreter.roots import Root
@@ -25,6 +26,7 @@ from sgplan.planner import torch_api
 if TYPE_CHECKING:
     from sgplan.interpreter.rank import Rank
 
+_CLOCK = "ranks"
 STRICT_WAIT = 600.0  # seconds for the other ranks to end their first step, compiling included
 
 
@@ -42,6 +44,7 @@ class Peers:
         self.store: torch_api.Store | None = None
         self._own_connection: torch_api.Store | None = None
         self._published = ""
+        self._aligned = self._rank.world == 1
 
     # --- before the first reduction --------------------------------------------------------------
 
@@ -66,11 +69,37 @@ class Peers:
         if other is None:
             rank.emit(events.ContractAgreed, root.name, digest, perf_counter() - began)
             rank.write_part()
+            if len(ranks) == rank.world and not self._aligned:
+                self._align()
             return
         first = ranks[0]
         difference = rank.planner.difference(agreement.text(first), agreement.text(other))
         agreement.leave()
         rank.report([disagreement(root.name, first, other, difference)])
+
+    def _align(self) -> None:
+        """Measure how far the clocks are apart, while every rank is here and has nothing to do."""
+        self._aligned = True
+        rank, store = self._rank, self.store
+        assert store is not None
+        if rank.rank == 0:
+            rank.emit(events.ClockAligned, 0, 0)
+            threading.Thread(target=self._keep_time, args=(store,), daemon=True).start()
+            return
+        try:
+            found = clock.ask_time(torch_api.own_connection(store), _CLOCK, rank.rank)
+        except RuntimeError as error:
+            rank.once(events.NoteAdded, "clock", f"the offset to rank 0 is not known: {error}")
+            return
+        rank.emit(events.ClockAligned, found.offset_ns, found.error_ns)
+
+    def _keep_time(self, store: torch_api.Store) -> None:
+        try:
+            own = torch_api.own_connection(store)
+            for other in range(1, self._rank.world):
+                clock.keep_time(own, _CLOCK, other)
+        except RuntimeError:
+            return  # a rank that did not ask says so itself
 
     def _contract(self, root: Root) -> list[str]:
         rank = self._rank
@@ -167,6 +196,8 @@ class Peers:
         if likeness is None:
             likeness = Likeness(store, root.name, rank.rank, rank.world)
             self._likeness[root.name] = likeness
+        if not likeness.due(step):
+            return
         capture = rank.capture_of(root)
         strict = capture.agree == "strict" and step == 1
         try:

@@ -22,10 +22,15 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from sgplan.grammar.diagnostics import Diagnostic, Refused, has_errors
 from sgplan.grammar.plan import Capture, Plan, Sync
-from sgplan.interpreter import events, gate, shortfalls, step_end, unsupported
+from sgplan.interpreter import events, gate, shortfalls, step_end, tracked_places, unsupported
 from sgplan.interpreter.calls import Calls
 from sgplan.interpreter.guards import Guards
 from sgplan.interpreter.inner_step import InnerSteps
@@ -36,10 +41,12 @@ from sgplan.interpreter.misses import Misses
 from sgplan.interpreter.operators import Operators
 from sgplan.interpreter.optimizers import Optimizers
 from sgplan.interpreter.peers import Peers
+from sgplan.interpreter.precision_watch import PrecisionWatch
 from sgplan.interpreter.record import Recorder
 from sgplan.interpreter.reducer import Reducer
 from sgplan.interpreter.roots import Owned, Root, RootKind, RootNames, first_tensor
 from sgplan.interpreter.steps import StepWatch
+from sgplan.interpreter.track import NoTrack, Track, Tracked
 from sgplan.planner import torch_api
 from sgplan.planner.facts import Engine, Facts
 from sgplan.planner.facts import Path as ReductionPath
@@ -49,6 +56,7 @@ if TYPE_CHECKING:
     from sgplan.interpreter.verifying import Verifying
 
 Mode = Literal["apply", "plan", "verify"]
+_NOTABLE = 0.01  # of memory: a smaller change is not reported
 
 
 class Rank:
@@ -68,6 +76,7 @@ class Rank:
         verifying: records this rank in verify mode, else None.
         stage_offset: added to the number of steps where a precision stage is looked up.
         loss_scales, masters: what the plan's `precision` asks beside casts.
+        precision: reports stages and scales as they change.
         guards: what holds for captured calls, and what is said of misses.
     """
 
@@ -98,12 +107,14 @@ class Rank:
         self.operators = Operators(self)
         self.inner_steps = InnerSteps()
         self.loss_scales = LossScales(self)
+        self.precision = PrecisionWatch(plan, self.emit, self.loss_scales.now)
         self.masters = Masters(self)
         self.guards = Guards(self)
         self.misses = Misses(lambda miss: shortfalls.missed(self, miss))
         self._expect = expect
         self._open_recorder = recorder
         self._recorder: Recorder | None = None
+        self._track: Track | None = None
         self._reducers: dict[str, Reducer] = {}
         self._said: set[tuple[str, ...]] = set()
         self._depth = 0
@@ -115,7 +126,8 @@ class Rank:
         self.stage_offset = 0
         self.capturing = False  # Dynamo or Inductor is at work
         self.program: Program | None = None
-        self.on_idle = self.peers.publish_progress  # changed, if at all, before the recorder opens
+        self.on_idle = self._idle  # changed, if at all, before the recorder opens
+        self._resident = 0
 
     # --- reporting -------------------------------------------------------------------------------
 
@@ -126,6 +138,33 @@ class Rank:
             self._recorder = self._open_recorder()
             self._recorder.on_idle = self.on_idle
         return self._recorder
+
+    @property
+    def track(self) -> Track:
+        """Told at every instruction; a rank that only plans or verifies has nothing to show."""
+        if self._track is None:
+            self._track = self._tracked() if self.mode == "apply" else NoTrack()
+        return self._track
+
+    def _tracked(self) -> Track:
+        path = self.folder / f"counter-{self.rank}.bin"
+        try:
+            return Tracked(path, self.emit)
+        except OSError as error:
+            why = f"the dashboard cannot show where this rank is: {error.strerror or error}"
+            self.emit(events.NoteAdded, path.name, why)
+            return NoTrack()
+
+    def _idle(self) -> None:
+        """Once a second, from the recording thread."""
+        self.peers.publish_progress()
+        if self._track is not None:
+            self._track.publish()
+        resident = resident_bytes()
+        device = torch.cuda.memory_allocated() if self.device == "cuda" else 0
+        if abs(resident + device - self._resident) > _NOTABLE * self._resident:
+            self._resident = resident + device
+            self.emit(events.MemoryMeasured, resident, peak_rss(), device)
 
     def open(self) -> None:
         """Report this rank now, before anything is found in it."""
@@ -186,8 +225,25 @@ class Rank:
             self.report(replace(problem, severity="warning") for problem in unasked)
         self.peers.publish_end()
         self.write_part()
+        if self._track is not None:
+            self._track.publish()
         self.emit(events.ScriptEnded, how, detail, self.steps.step, peak_rss())
         self.recorder.close()
+
+    def watch_updates(self) -> None:
+        """Tell the track of every optimizer's step."""
+
+        def told(tell: Callable[[Track, int], None]) -> Callable[..., None]:
+            def hook(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+                began = perf_counter()
+                name = tracked_places.update(self.optimizers.name(optimizer))
+                tell(self.track, self.track.place(name))
+                self.steps.own += perf_counter() - began
+
+            return hook
+
+        register_optimizer_step_pre_hook(told(lambda track, place: track.enter(place)))
+        register_optimizer_step_post_hook(told(lambda track, place: track.leave(place)))
 
     def watch_exit(self) -> None:
         """See to it that the last event is written however the script ends."""
@@ -347,19 +403,22 @@ class Rank:
 
     def called(self, root: Root, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A root is about to be called by the script."""
-        if not torch.is_grad_enabled():
-            return
         began = perf_counter()
-        root.called += 1
-        tensor = first_tensor(args, kwargs)
-        samples = tensor.shape[0] if tensor is not None and tensor.dim() else 0
-        self.steps.forward(samples, leading=root is self.leading_root())
-        if self.verifying is not None:
-            self.verifying.called(root, args, kwargs)
+        if torch.is_grad_enabled():
+            root.called += 1
+            tensor = first_tensor(args, kwargs)
+            samples = tensor.shape[0] if tensor is not None and tensor.dim() else 0
+            self.steps.forward(samples, leading=root is self.leading_root())
+            if self.verifying is not None:
+                self.verifying.called(root, args, kwargs)
+        self.track.enter(self.track.place(tracked_places.forward(root.name)))
         self.steps.own += perf_counter() - began
 
     def returned(self, root: Root, output: Any) -> None:
         """A root's call came back."""
+        began = perf_counter()
+        self.track.leave(self.track.place(tracked_places.forward(root.name)))
+        self.steps.own += perf_counter() - began
         if self.verifying is not None:
             self.verifying.returned(root, output)
 
@@ -392,11 +451,16 @@ class Rank:
         with watched:
             with gate.Opened(tensors, takers) if takers else nullcontext():
                 self._depth += 1
+                place = self.track.place(tracked_places.backward())
+                self.track.enter(place)
                 self.steps.own += perf_counter() - began
                 try:
                     yield
                 finally:
                     self._depth -= 1
+                    ended = perf_counter()
+                    self.track.leave(place)
+                    self.steps.own += perf_counter() - ended
             for reducer in armed:
                 reducer.end_backward()
         self._backward_done(tensors, armed)
@@ -408,7 +472,12 @@ class Rank:
             self._expect = None
         if all(root.called for root in self.roots):
             self._judged = True
+            self._look_at_precision(self.steps.step)
             self.report(self.planner.miscounted(self.plan, self.facts()))
+
+    def _look_at_precision(self, step: int) -> None:
+        for root in self.roots:
+            self.precision.look(root.name, step + self.stage_offset)
 
     def _backward_done(self, tensors: Sequence[gate.Root], armed: list[Reducer]) -> None:
         leading = self.leading_root()
@@ -424,7 +493,9 @@ class Rank:
     def _step_ended(self) -> None:
         for reducer in self._reducers.values():
             step_end.account(self, reducer)
+        self.track.step_ended(self.steps.step + 1)
         self.loss_scales.step_ended(self.steps.step + 1)
+        self._look_at_precision(self.steps.step + 1)
         if self.steps.step == 0:
             self.masters.step_ended()
             self.report(
@@ -433,6 +504,15 @@ class Rank:
         self.report(self.guards.unasked())
         self.peers.compare(self.steps.step + 1)
         self.write_part()
+
+
+def resident_bytes() -> int:
+    """Bytes of memory this process has resident now; the most ever where the system hides it."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return peak_rss()
+    return pages * resource.getpagesize()
 
 
 def peak_rss() -> int:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from time import perf_counter
+from time import perf_counter, time_ns
 from typing import Any, NoReturn
 
 import torch
@@ -26,6 +26,7 @@ from sgplan.interpreter.bucket_buffer import Batch, BucketBuffer
 from sgplan.interpreter.gate import Opening, Owner
 from sgplan.interpreter.reducer_setup import ReducerSetup
 from sgplan.interpreter.run import Cursor
+from sgplan.interpreter.tracked_places import in_flight
 from sgplan.planner import torch_api
 from sgplan.planner.program import Bucket
 
@@ -63,7 +64,7 @@ class Reducer:
         for buffer in self.buffers.values():
             for place, slot in enumerate(buffer.bucket.slots):
                 self._place[slot.index] = (buffer, place)
-        self._cursor = Cursor(setup.instructions, self)
+        self._cursor = Cursor(setup.instructions, self, setup.track)
         self.armed = False
         self.closing = False  # the backward is over: what may wait no longer runs now
         self.wait_seconds = 0.0
@@ -465,6 +466,7 @@ class Reducer:
         except RuntimeError as error:
             raise self.setup.lost(self.setup.root, error) from error
         buffer.work = None
+        self.setup.track.span(in_flight(buffer.bucket.name), buffer.started_ns)
         seconds = perf_counter() - began
         self.elsewhere += seconds
         self.wait_seconds += seconds
@@ -472,6 +474,7 @@ class Reducer:
 
     def starting(self, buffer: BucketBuffer) -> None:
         """A reduction begins: do gradients still have to come?"""
+        buffer.started_ns = time_ns()
         if self._missing == 0 and buffer is not next(reversed(self.buffers.values())):
             self.late.append(buffer.bucket.name)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
+from sgplan.interpreter.track import Track
 from sgplan.planner.program import Bucket, Instruction
 
 
@@ -26,6 +27,7 @@ class ReducerSetup:
         in_graph: whether compiled graphs may take gradients over.
         timeout: seconds one wait may last, None for the group's own.
         emit: `emit(event_class, *fields)`.
+        track: told of every instruction.
         lost: explains a failed wait; called with (root, exception), returns what to raise.
     """
 
@@ -39,4 +41,5 @@ class ReducerSetup:
     in_graph: bool
     timeout: float | None
     emit: Callable[..., None]
+    track: Track
     lost: Callable[[str, BaseException], BaseException]

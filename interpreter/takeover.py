@@ -183,6 +183,7 @@ class Takeover:
             in_graph=rank.sync_of(root).by in ("auto", "in_graph"),
             timeout=rank.sync_of(root).timeout,
             emit=rank.emit,
+            track=rank.track,
             lost=rank.peers.lost,
         )
         if rank.mode == "plan":

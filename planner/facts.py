@@ -6,6 +6,8 @@ passes read nothing else, so every pass is tested without torch. Standard librar
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -288,6 +290,16 @@ class RootFact:
     misses: tuple[MissFact, ...] = ()
     written: tuple[GraphFact, ...] = ()
     made_compiled: bool = False
+
+
+def numbered(classes: Sequence[str]) -> tuple[str, ...]:
+    """Names of optimizers: their classes, numbered from 0 where one occurs more than once."""
+    total, seen = Counter(classes), Counter[str]()
+    names: list[str] = []
+    for cls in classes:
+        names.append(f"{cls}.{seen[cls]}" if total[cls] > 1 else cls)
+        seen[cls] += 1
+    return tuple(names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ __all__ = [
     "compile_fx",
     "compile_fx_inner",
     "compile_id",
+    "compile_phases",
     "compiled_autograd_enabled",
     "compiled_node",
     "compiler_config",
@@ -178,6 +179,22 @@ def compiled_autograd_enabled() -> bool:
 def default_group() -> dist.ProcessGroup:
     """The default process group (`distributed_c10d._get_default_group`)."""
     return dist.distributed_c10d._get_default_group()
+
+
+_PHASES = {
+    "create_aot_dispatcher_function": "differentiate",
+    "compile_fx_inner": "lower",
+    "GraphLowering.codegen": "generate code",
+    "PyCodeCache.load_by_key_path": "load code",
+    "async_compile.wait": "compile kernels",
+}
+
+
+def compile_phases() -> dict[str, float]:
+    """Seconds so far in the compiler's phases, outer ones with the inner ones in them
+    (`torch._dynamo.utils.compilation_time_metrics`)."""
+    spent = torch._dynamo.utils.compilation_time_metrics
+    return {name: sum(spent[key]) for key, name in _PHASES.items() if key in spent}
 
 
 def default_store() -> Store:

@@ -121,6 +121,7 @@ def _install(
     rank.masters.install()  # within the loss scale: what is skipped moves no master
     if rank.verifying is not None:
         rank.verifying.watch_updates()
+    rank.watch_updates()
     rank.steps.install()
     rank.misses.install()
     found = rank.optimizers

@@ -4,6 +4,7 @@ import pytest
 
 from sgplan.interpreter import registry
 from sgplan.interpreter.run import Cursor
+from sgplan.interpreter.track import NoTrack
 from sgplan.planner.program import INSTRUCTIONS, Deliver, Free, Run, Wait
 
 from . import world  # registers the handlers
@@ -48,11 +49,11 @@ def test_registering_twice_is_an_error() -> None:
 
 def test_a_run_is_not_the_cursors_to_carry_out() -> None:
     with pytest.raises(KeyError):
-        Cursor([Run("model", (), (), eager=True)], None)
+        Cursor([Run("model", (), (), eager=True)], None, NoTrack())
 
 
 def test_a_cursor_never_skips_what_is_not_ready(log: Log) -> None:
-    cursor = Cursor(STREAM, log)
+    cursor = Cursor(STREAM, log, NoTrack())
     log.let = {"Deliver"}
     cursor.advance()
     assert log.done == []
@@ -60,7 +61,7 @@ def test_a_cursor_never_skips_what_is_not_ready(log: Log) -> None:
 
 
 def test_a_cursor_carries_out_all_that_is_ready_in_order(log: Log) -> None:
-    cursor = Cursor(STREAM, log)
+    cursor = Cursor(STREAM, log, NoTrack())
     log.let = {"Wait", "Deliver"}
     cursor.advance()
     assert log.done == ["Wait", "Deliver"]
@@ -73,7 +74,7 @@ def test_a_cursor_stands_still_behind_a_failed_instruction(log: Log) -> None:
         raise RuntimeError("no peer")
 
     registry._handlers[Deliver] = registry.Handler(registry.always, fail)
-    cursor = Cursor(STREAM, log)
+    cursor = Cursor(STREAM, log, NoTrack())
     log.let = {"Wait"}
     with pytest.raises(RuntimeError, match="no peer"):
         cursor.advance()
@@ -81,7 +82,7 @@ def test_a_cursor_stands_still_behind_a_failed_instruction(log: Log) -> None:
 
 
 def test_rewinding_starts_the_stream_again(log: Log) -> None:
-    cursor = Cursor(STREAM, log)
+    cursor = Cursor(STREAM, log, NoTrack())
     log.let = {"Wait", "Deliver"}
     cursor.advance()
     cursor.rewind()

@@ -30,6 +30,7 @@ from sgplan.interpreter.reducer_setup import ReducerSetup
 from sgplan.interpreter.roots import Owned, Root, trainable
 from sgplan.interpreter.steps import StepWatch
 from sgplan.interpreter.takeover import reductions_of
+from sgplan.interpreter.track import NoTrack
 from sgplan.planner import torch_api
 
 del ops, collectives, compute, memory, state  # imported for what they register
@@ -101,6 +102,7 @@ def reducer_of(
     rank.roots.append(root)
     program = rank.lower()
     setup = ReducerSetup(
+        track=NoTrack(),
         root=root.name,
         names=[name for name, _ in root.parameters],
         parameters=[parameter for _, parameter in root.parameters],

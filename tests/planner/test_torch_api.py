@@ -101,6 +101,19 @@ def test_compiled_node() -> None:
     assert not torch_api.compiled_node((X.clone().requires_grad_() * 2).grad_fn)
 
 
+def test_compile_phases() -> None:
+    before = torch_api.compile_phases()
+
+    def halved(x: torch.Tensor) -> torch.Tensor:
+        return (x / 2).cos()
+
+    torch.compile(halved, fullgraph=True)(X)
+    after = torch_api.compile_phases()
+    assert {"differentiate", "lower", "generate code"} <= after.keys()
+    assert after["differentiate"] > before.get("differentiate", 0.0)
+    assert all(isinstance(seconds, float) for seconds in after.values())
+
+
 def test_probe_cpu() -> None:
     from torch._inductor import cpu_vec_isa
 
