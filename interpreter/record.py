@@ -169,11 +169,13 @@ class Record:
         time_ns: wall-clock nanoseconds of `emit`.
         event: one of the classes of `events.KINDS`.
         attempt: how many headers came before its own: 0 until the rank was restarted.
+        end: the byte behind it, where a reader goes on.
     """
 
     time_ns: int
     event: Any
     attempt: int
+    end: int = 0
 
 
 class Tail:
@@ -181,40 +183,56 @@ class Tail:
 
     A record that is not complete yet is left for the next `read`. Bytes that are no event stop the
     reader for good and `damage` says why; `verdict` is for when nobody writes any more.
+
+    Args:
+        offset, attempt: where to begin: end and attempt of a record that was read before.
     """
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, offset: int = 0, attempt: int = -1) -> None:
         self.path = Path(path)
-        self.headers: list[dict[str, Any]] = []
-        self.offset = 0
+        self.offset = offset
         self.damage: str | None = None
+        self._attempt = attempt
 
-    def read(self) -> list[Record]:
+    def read(self, most: int = _CHUNK) -> list[Record]:
         """The records completed since the last call.
+
+        Args:
+            most: bytes to be read, unless that is less than one record.
 
         Raises:
             Refused: the file was written by another version.
         """
         if self.damage is not None or not self.path.exists():
             return []
+        found, more = self._read(most)
+        return self._read(_CHUNK)[0] if more and not found and most < _CHUNK else found
+
+    def _read(self, most: int) -> tuple[list[Record], bool]:
+        """Records, and whether bytes were left for want of room."""
         with self.path.open("rb") as file:
             file.seek(self.offset)
-            unpacker = msgpack.Unpacker(raw=False, strict_map_key=False, max_buffer_size=0)
-            unpacker.feed(file.read(_CHUNK))
-        start, found = self.offset, []
+            data = file.read(most)
+        unpacker = msgpack.Unpacker(raw=False, strict_map_key=False, max_buffer_size=0)
+        unpacker.feed(data)
+        start: int = self.offset
+        found: list[Record] = []
         try:
             for item in unpacker:
-                self._take(item, found)
-                self.offset = start + unpacker.tell()
-        except (ValueError, msgpack.UnpackException) as error:
+                end = start + unpacker.tell()
+                self._take(item, found, end)
+                self.offset = end
+        except (ValueError, TypeError, msgpack.UnpackException) as error:
+            # A TypeError is msgpack's own: damage made a list the key of a map.
             self.damage = str(error) or type(error).__name__
-        return found
+        return found, len(data) == most
 
-    def _take(self, item: Any, found: list[Record]) -> None:
+    def _take(self, item: Any, found: list[Record], end: int) -> None:
         if isinstance(item, dict):
-            self.headers.append(_checked_header(item, self.path))
-        elif isinstance(item, list) and len(item) >= 2 and self.headers:
-            found.append(Record(*_decoded(item), len(self.headers) - 1))
+            _check_header(item, self.path)
+            self._attempt += 1
+        elif isinstance(item, list) and len(item) >= 2 and self._attempt >= 0:
+            found.append(Record(*_decoded(item), self._attempt, end))
         else:
             raise ValueError(f"no event at byte {self.offset}")
 
@@ -243,10 +261,15 @@ def _decoded(item: list[Any]) -> tuple[int, Any]:
     time_ns, event = events.decode(item)
     if not isinstance(time_ns, int):
         raise ValueError("an event without a time")
+    if isinstance(event, events.DiagnosticRaised):
+        try:
+            Diagnostic.from_wire(event.diagnostic)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError("a diagnostic that cannot be read") from error
     return time_ns, event
 
 
-def _checked_header(item: dict[str, Any], path: Path) -> dict[str, Any]:
+def _check_header(item: dict[str, Any], path: Path) -> None:
     missing = [key for key in events.HEADER_KEYS if key not in item]
     if missing:
         raise ValueError(f"a header without {', '.join(missing)}")
@@ -262,7 +285,6 @@ def _checked_header(item: dict[str, Any], path: Path) -> dict[str, Any]:
                 )
             ]
         )
-    return item
 
 
 def _damaged(path: Path, fact: str) -> Diagnostic:

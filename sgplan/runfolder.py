@@ -6,16 +6,20 @@ files; the content of plans, programs and events belongs to their own modules.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgpack
 
 from sgplan.failure import Failure
-from sgplan.grammar.plan import PlanFile
+
+if TYPE_CHECKING:
+    from sgplan.grammar.plan import PlanFile
 
 RUNS = Path(".sgplan") / "runs"
 _TAKEN = ("plan.sgplan", "plan.msgpack", "run.sgpx", "report.json")
@@ -68,6 +72,8 @@ class RunFolder:
         Raises:
             Failure: the file is missing or unreadable.
         """
+        from sgplan.grammar.plan import PlanFile  # the dashboard reads a run without it
+
         path = self.path / "plan.msgpack"
         try:
             return PlanFile.from_wire(msgpack.unpackb(path.read_bytes())["plan"])
@@ -78,11 +84,11 @@ class RunFolder:
 
     def parts(self) -> dict[int, Path]:
         """The program parts that ranks have written, by rank."""
-        found = {}
-        for path in self.path.glob("program-*.msgpack"):
-            rank = path.stem.removeprefix("program-")
-            if rank.isdigit():
-                found[int(rank)] = path
+        found: dict[int, Path] = {}
+        for name in os.listdir(self.path) if self.path.is_dir() else ():
+            rank = name.removeprefix("program-").removesuffix(".msgpack")
+            if rank.isdigit() and name == f"program-{rank}.msgpack":
+                found[int(rank)] = self.path / name
         return dict(sorted(found.items()))
 
     def was_attached(self) -> bool:
@@ -145,6 +151,16 @@ def find(name: str) -> RunFolder:
     raise Failure(f"`{name}` is neither a run folder nor a .sgpx file")
 
 
+def recent() -> list[RunFolder]:
+    """The runs below the working directory's `.sgplan/runs`, newest first."""
+    found: list[tuple[float, Path]] = []
+    for plan in RUNS.glob("*/plan.msgpack"):
+        with contextlib.suppress(FileNotFoundError):  # deleted while we look
+            found.append((plan.parent.stat().st_mtime, plan.parent))
+    found.sort(key=lambda run: run[0], reverse=True)
+    return [RunFolder(path.resolve()) for _, path in found]
+
+
 def _fresh(name: str) -> Path:
     stamp = time.strftime("%Y%m%d-%H%M%S")
     RUNS.mkdir(parents=True, exist_ok=True)
@@ -159,4 +175,4 @@ def _fresh(name: str) -> Path:
 
 
 def _belongs_to_a_run(name: str) -> bool:
-    return name in _TAKEN or name.startswith(("events-", "program-", "attach"))
+    return name in _TAKEN or name.startswith(("events-", "program-", "counter-", "attach"))
