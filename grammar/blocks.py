@@ -451,11 +451,11 @@ BLOCKS: tuple[BlockSpec, ...] = (
         "slo",
         "forbidden",
         "sets service levels",
-        False,
+        True,
         (
             _USE,
             _A("step_p99", TIME),
-            _A("recovery", TIME),
+            _A("recovery", TIME, unbuilt=_always),
             _A("throughput", SAMPLE_RATE),
             _A("enforce", _ON_OFF, "off"),
         ),

@@ -27,3 +27,22 @@ def _scaled(count: int, step: int, units: tuple[str, ...]) -> str:
     while value >= step - 0.05 and unit + 1 < len(units):
         value, unit = value / step, unit + 1
     return f"{count} {units[0]}" if unit == 0 else f"{value:.1f} {units[unit]}"
+
+
+def human_share(value: float | None) -> str:
+    """A share of 1 as `34.7 %`; `-` when it is not known."""
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def human_rate(value: float | None) -> str:
+    """Things per second as `2,574` or `17.3`; `-` when it is not known."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def human_time(value: float) -> str:
+    """Seconds as `1.20 s`, `3.40 ms`, `56.0 us`."""
+    if value >= 1:
+        return f"{value:.2f} s"
+    return f"{1e3 * value:.2f} ms" if value >= 1e-3 else f"{1e6 * value:.1f} us"

@@ -22,6 +22,7 @@ from sgplan.loading import load
 from sgplan.observer import Observer
 from sgplan.report import Run
 from sgplan.runfolder import RunFolder
+from sgplan.slo import SloWatch
 from sgplan.summary import Summary
 
 # A listing or a comparison is our standard output: what the script prints goes beside it.
@@ -38,7 +39,8 @@ class Request:
         command: the user's own, as typed behind `--`.
         expect: digests of an artefact that the run must reproduce, or None.
         run_dir: the folder the user named, or None.
-        progress: `shown`, or `silent` for `--quiet`.
+        progress: `shown`, `silent` for `--quiet`, or `unseen` where another process shows it; the
+            levels of a run that paints nothing are judged as it goes all the same.
         task: what `verify` wants of the ranks (`interpreter.verifying.Task` as a map), or None.
         variables: of the child's environment, beside those it inherits.
     """
@@ -48,7 +50,7 @@ class Request:
     command: tuple[str, ...]
     expect: dict[str, Any] | None = None
     run_dir: str | None = None
-    progress: Literal["shown", "silent"] = "shown"
+    progress: Literal["shown", "silent", "unseen"] = "shown"
     task: dict[str, Any] | None = None
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
 
@@ -71,7 +73,11 @@ def requested(mode: Literal["apply", "plan"], args: argparse.Namespace) -> Reque
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """A run whose last process has ended; `child` is None when a second Ctrl-C killed it."""
+    """A run whose last process has ended; `child` is None when a second Ctrl-C killed it.
+
+    Attributes:
+        enforced: whether a breach of a service level fails the run.
+    """
 
     run: Run
     folder: RunFolder
@@ -79,6 +85,7 @@ class Executed:
     child: int | None
     summary: Summary
     damage: tuple[Diagnostic, ...]
+    enforced: bool = False
 
 
 def execute(request: Request) -> Executed:
@@ -90,7 +97,8 @@ def execute(request: Request) -> Executed:
     launch.require_program(request.command)
     folder = runfolder.create(request.run_dir, PurePath(request.plan.source).stem or "plan")
     folder.write_plan(request.plan, request.expect)
-    observer = Observer(folder.path)
+    watch = SloWatch(folder.path, request.plan)
+    observer = Observer(folder.path, watch)
     started = time.time()
     if request.task is not None:
         folder.write_task(request.task)
@@ -109,7 +117,7 @@ def execute(request: Request) -> Executed:
     )
     child = None if job.killed else status
     damage = tuple(observer.verdicts())
-    return Executed(run, folder, request.plan, child, observer.summary, damage)
+    return Executed(run, folder, request.plan, child, observer.summary, damage, watch.enforced)
 
 
 def _screen(request: Request, observer: Observer) -> launch.Screen:
@@ -120,8 +128,8 @@ def _screen(request: Request, observer: Observer) -> launch.Screen:
         observer.poll()
         return observer.summary
 
-    if request.progress == "silent":
-        return progress.Silent()
+    if request.progress != "shown":
+        return progress.Unseen(poll)
     if sys.stderr.isatty():
         return progress.TerminalLine(poll, sys.stderr)
     return progress.SparseLines(poll)

@@ -15,22 +15,13 @@ from rich.control import Control
 from rich.segment import ControlType
 from rich.text import Text
 
+from sgplan.planner.units import human_rate, human_share
 from sgplan.summary import Summary
 
 REFRESH = 0.5
 SPARSE = 10.0
 RECENT = 100
 _SETTLE = 0.1
-
-
-def share(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f} %"
-
-
-def rate(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
 
 
 def describe(summary: Summary) -> str:
@@ -44,8 +35,8 @@ def describe(summary: Summary) -> str:
     parts = [
         f"step {summary.steps}",
         f"loss {loss}",
-        f"{rate(summary.samples_per_second(RECENT))} samples/s",
-        f"comm {share(summary.wait_share(RECENT))} exposed",
+        f"{human_rate(summary.samples_per_second(RECENT))} samples/s",
+        f"comm {human_share(summary.wait_share(RECENT))} exposed",
         f"{recompiles} recompile{'s' if recompiles != 1 else ''}",
     ]
     return "  ".join(parts + _compiling(summary))
@@ -69,6 +60,23 @@ class Silent:
 
     def tick(self, free: bool) -> None:
         return
+
+
+class Unseen:
+    """Nothing is painted here, but events are read as they come, for who judges them."""
+
+    def __init__(self, poll: Callable[[], Summary]) -> None:
+        self._poll = poll
+        self._next_poll = 0.0
+
+    def clear(self) -> None:
+        return
+
+    def tick(self, free: bool) -> None:
+        now = time.monotonic()
+        if now >= self._next_poll:
+            self._next_poll = now + REFRESH
+            self._poll()
 
 
 class TerminalLine:

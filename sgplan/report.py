@@ -8,11 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from datetime import datetime
 from typing import Any
 
 from sgplan import __version__
 from sgplan.grammar.diagnostics import Diagnostic
-from sgplan.progress import rate, share
+from sgplan.interpreter import events
+from sgplan.planner.units import human_rate, human_share, human_time
 from sgplan.summary import Folded, RankState, Summary
 
 REPORT_VERSION = 1
@@ -84,11 +86,15 @@ def recorded(report: dict[str, Any] | None, folder: str, plan: str) -> tuple[Run
     """Frame and outcome of an earlier run; without a report it still runs, or was killed."""
     if report is None:
         return Run("apply", (), plan, folder, 0.0, 0.0), Outcome(1, None, "unfinished")
-    started = time.mktime(time.strptime(report["started"][:19], "%Y-%m-%dT%H:%M:%S"))
     command = tuple(report["command"])
-    run = Run(report["mode"], command, report["plan"], folder, started, report["seconds"])
+    run = Run(report["mode"], command, report["plan"], folder, began(report), report["seconds"])
     status, child = report["exit_status"], report["child_exit_status"]
     return run, Outcome(status, child, report["outcome"], report["why"])
+
+
+def began(report: dict[str, Any]) -> float:
+    """When the run of a report began, in seconds since the epoch, to a second."""
+    return datetime.fromisoformat(report["started"]).timestamp()
 
 
 def _figures(summary: Summary) -> dict[str, Any]:
@@ -101,6 +107,16 @@ def _figures(summary: Summary) -> dict[str, Any]:
         "own_share": summary.own_share(),
         "compile_seconds": summary.compile_seconds,
         "compile_cache": summary.cache_counts,
+        "slo_breaches": [
+            {
+                "level": event.level,
+                "limit": event.limit,
+                "measured": event.measured,
+                "step": event.step,
+                "holds": isinstance(event, events.SloCleared),
+            }
+            for event in summary.levels.values()
+        ],
     }
 
 
@@ -152,6 +168,7 @@ def summary_text(run: Run, outcome: Outcome, summary: Summary, shown: str) -> st
         lines += [_row(name, value) for name, value in _step_rows(summary)]
     if any(state.compiles for state in summary.ranks.values()):
         lines.append(_row("compile", _compile(summary)))
+    lines += [_row("slo", level_words(event)) for event in summary.levels.values()]
     world = len(summary.ranks)
     for title, folded in _folds(summary).items():
         lines += _section(_TITLES[title], folded, world)
@@ -162,6 +179,17 @@ def summary_text(run: Run, outcome: Outcome, summary: Summary, shown: str) -> st
     ]
     lines.append(_row("run folder", shown))
     return "\n".join(lines)
+
+
+def level_words(event: events.SloBreached | events.SloCleared) -> str:
+    """`step_p99 does not hold: 61.0 ms, limit 50.0 ms, since step 41`."""
+    if event.level == "step_p99":
+        figures = f"{human_time(event.measured)}, limit {human_time(event.limit)}"
+    else:
+        figures = f"{human_rate(event.measured)} samples/s, limit {human_rate(event.limit)}"
+    if isinstance(event, events.SloBreached):
+        return f"{event.level} does not hold: {figures}, since step {event.step}"
+    return f"{event.level} was breached, and holds again: {figures}, since step {event.step}"
 
 
 _TITLES = {
@@ -188,6 +216,7 @@ def headline(run: Run, outcome: Outcome, summary: Summary) -> str:
 _WHOLE = {"failed": "failed", "unfinished": "no end recorded: it still runs, or was killed"}
 _WORDS = {
     "done": "done",
+    "slo": "done, with a service level breached",
     "planned": "planned",
     "refused": "refused",
     "no_step": "no step ran",
@@ -200,18 +229,14 @@ def _step_rows(summary: Summary) -> Iterable[tuple[str, str]]:
     step = summary.step_seconds()
     skipped = max((state.skipped for state in summary.ranks.values()), default=0)
     steps = f"{summary.steps}" + (f" ({skipped} skipped their update)" if skipped else "")
-    yield "steps", steps if step is None else f"{steps}, median {_time(step)}"
-    yield "speed", f"{rate(summary.samples_per_second())} samples/s, all ranks"
-    yield "comm", f"{share(summary.wait_share())} of the step exposed"
-    yield "own time", f"{share(summary.own_share())} of the step"
+    yield "steps", steps if step is None else f"{steps}, median {human_time(step)}"
+    yield "speed", f"{human_rate(summary.samples_per_second())} samples/s, all ranks"
+    yield "comm", f"{human_share(summary.wait_share())} of the step exposed"
+    yield "own time", f"{human_share(summary.own_share())} of the step"
     if not summary.recompiles.lines():
         yield "recompiled", "never"
     if not summary.fallbacks.lines():
         yield "fell back", "never"
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.2f} ms"
 
 
 def _compile(summary: Summary) -> str:

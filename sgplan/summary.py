@@ -94,7 +94,11 @@ class Fold:
 
 
 class Summary:
-    """State of a run; `take` moves it on by one event."""
+    """State of a run.
+
+    Attributes:
+        levels: service levels that were breached, each with the last that was said of it.
+    """
 
     def __init__(self) -> None:
         self.ranks: dict[int, RankState] = {}
@@ -107,9 +111,14 @@ class Summary:
         self.overridden = Fold()
         self.missed = Fold()
         self.notes = Fold()
+        self.levels: dict[str, events.SloBreached | events.SloCleared] = {}
         self._diagnostics: dict[str, set[int]] = {}
 
     def take(self, rank: int, event: Any) -> None:
+        """Move on by one event; the run's own come as rank -1."""
+        if isinstance(event, events.SloBreached | events.SloCleared):
+            self.levels[event.level] = event
+            return
         handler = _HANDLERS.get(type(event))
         if handler is not None:
             handler(self, self.ranks.setdefault(rank, RankState(rank)), event)
@@ -170,9 +179,19 @@ class Summary:
     # One handler per event; they are reached through the table below only.
 
     def _attached(self, state: RankState, event: events.RankAttached) -> None:
+        if state.attempts:
+            self._forgive(state)
         self.ranks[state.rank] = RankState(
             state.rank, event.world, event.python, event.torch, state.attempts + 1
         )
+
+    def _forgive(self, state: RankState) -> None:
+        """What stopped an earlier attempt is told, and does not judge the run: it began anew."""
+        for found, ranks in self.diagnostics:
+            if found.severity == "error" and state.rank in ranks:
+                self.notes.add(state.rank, f"attempt {state.attempts}", found.message)
+                self._diagnostics[_wire(found)].discard(state.rank)
+        self._diagnostics = {wire: ranks for wire, ranks in self._diagnostics.items() if ranks}
 
     def _root(self, state: RankState, event: events.RootFound) -> None:
         state.roots.append(event)
@@ -212,7 +231,7 @@ class Summary:
         self.missed.add(state.rank, event.where, event.why)
 
     def _diagnostic(self, state: RankState, event: events.DiagnosticRaised) -> None:
-        wire = json.dumps(event.diagnostic, sort_keys=True)
+        wire = _wire(Diagnostic.from_wire(event.diagnostic))
         self._diagnostics.setdefault(wire, set()).add(state.rank)
 
     def _note(self, state: RankState, event: events.NoteAdded) -> None:
@@ -257,6 +276,10 @@ def _settled(values: array[Any], last: int | None) -> array[Any]:
     """Without the first step, whose time is compilation and warm-up; a lone step is all we have."""
     start = 1 if last is None else max(1, len(values) - last)
     return values[start:] or values
+
+
+def _wire(found: Diagnostic) -> str:
+    return json.dumps(found.to_wire(), sort_keys=True)
 
 
 def _rate(state: RankState, last: int | None) -> float | None:

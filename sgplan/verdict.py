@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 from sgplan.execution import Executed
 from sgplan.grammar.diagnostics import Diagnostic
-from sgplan.report import Outcome
+from sgplan.report import Outcome, level_words
 from sgplan.summary import Summary
 
 UNSUPPORTED = "unsupported"
+SLO_STATUS = 3
 CANNOT_IMPORT = "cannot import sgplan"
 _ISOLATING = {
     "I": "runs Python isolated (`-I`)",
@@ -26,8 +27,12 @@ _ISOLATING = {
 
 
 def judge_apply(done: Executed) -> Outcome:
-    """The outcome of `apply`: a step must have run under the plan."""
-    return _judge(done, bool(done.summary.steps), "done", "no_step", "no step ran under the plan")
+    """The outcome of `apply`: a step must have run under the plan, within enforced levels."""
+    found = _judge(done, bool(done.summary.steps), "done", "no_step", "no step ran under the plan")
+    if found.status == 0 and done.summary.levels and done.enforced:
+        event = next(iter(done.summary.levels.values()))
+        return Outcome(SLO_STATUS, 0, "slo", f"service level {level_words(event)}")
+    return found
 
 
 def judge_plan(done: Executed) -> Outcome:
