@@ -45,7 +45,7 @@ lint: venv
 $(LAID_OUT): venv FORCE
 	@rm -rf $@ && mkdir -p $@
 	@cp -r sgplan $@/sgplan
-	@cp -r grammar planner interpreter $@/sgplan/
+	@cp -r grammar planner interpreter tui $@/sgplan/
 	@cp -r tests bench pyproject.toml $@/
 
 types: $(LAID_OUT)

@@ -20,7 +20,8 @@ _DONE = {"fuse": "fused", "separate": "separate"}
 
 def render_kernels(plan: Plan, facts: Facts) -> str:
     """The coverage of the rules, then the kernels of every captured graph."""
-    sections = [rule_lines(plan, facts), *(_graph_lines(n, g) for n, g in _graphs(facts))]
+    graphs = (_graph_lines(f"{root} {name}", g) for (root, name), g in kernels_of(facts).items())
+    sections = [rule_lines(plan, facts), *graphs]
     text = "\n\n".join("\n".join(lines) for lines in sections if lines)
     return (text or "no graph was compiled: the script runs eagerly") + "\n"
 
@@ -64,28 +65,33 @@ def _where(sites: Sequence[SiteFact]) -> str:
     return ", ".join(places[:3]) + more
 
 
-def _graphs(facts: Facts) -> list[tuple[str, GraphFact]]:
-    """Every compiled graph under its name in the program."""
-    found: list[tuple[str, GraphFact]] = []
+def kernels_of(facts: Facts) -> dict[tuple[str, str], GraphFact]:
+    """Every compiled graph that has kernels, by its root and its name in the program."""
+    found: dict[tuple[str, str], GraphFact] = {}
     for call in calls_of(facts):
-        found.append((f"{call.root} fwd{call.suffix}", call.forward))
+        found[call.root, f"fwd{call.suffix}"] = call.forward
         if call.backward is not None:
-            found.append((f"{call.root} bwd{call.suffix}", call.backward))
-    return [(name, graph) for name, graph in found if graph.kernels]
+            found[call.root, f"bwd{call.suffix}"] = call.backward
+    return {name: graph for name, graph in found.items() if graph.kernels}
 
 
 def _graph_lines(name: str, graph: GraphFact) -> list[str]:
     moved = sum(kernel.bytes for kernel in graph.kernels)
     head = f"{name}   {graph.region}   {counted(len(graph.kernels), 'kernel')}   "
     rows = [
-        [f"  {place}", kernel.kind, human_bytes(kernel.bytes), _ops(kernel)]
+        [f"  {place}", kernel.kind, human_bytes(kernel.bytes), _kernel_words(kernel)]
         for place, kernel in enumerate(graph.kernels)
     ]
     return [f"{head}{human_bytes(moved)} moved", *columns(rows)]
 
 
-def _ops(kernel: KernelFact) -> str:
-    """Ops by module, in the order in which they first come."""
+def _kernel_words(kernel: KernelFact) -> str:
+    rules = f"   # {' '.join(kernel.rules)}" if kernel.rules else ""
+    return ops_words(kernel) + rules
+
+
+def ops_words(kernel: KernelFact) -> str:
+    """Ops by module, in the order in which they first come: `add.Tensor gelu (layers.0)`."""
     modules: dict[str, list[str]] = {}
     for op, module in kernel.ops:
         modules.setdefault(module, []).append(_short(op))
@@ -93,8 +99,7 @@ def _ops(kernel: KernelFact) -> str:
         return "a copy in another layout"
     parts = [f"{' '.join(ops)} ({module or 'root'})" for module, ops in modules.items()]
     more = [f"and {len(parts) - 4} modules more"] if len(parts) > 4 else []
-    rules = f"   # {' '.join(kernel.rules)}" if kernel.rules else ""
-    return ", ".join(parts[:4] + more) + rules
+    return ", ".join(parts[:4] + more)
 
 
 def _short(op: str) -> str:
@@ -117,7 +122,7 @@ def kernels_json(plan: Plan, facts: Facts) -> dict[str, Any]:
         ],
         "graphs": [
             {
-                "name": name,
+                "name": f"{root} {name}",
                 "region": graph.region,
                 "kernels": [
                     {
@@ -129,7 +134,7 @@ def kernels_json(plan: Plan, facts: Facts) -> dict[str, Any]:
                     for kernel in graph.kernels
                 ],
             }
-            for name, graph in _graphs(facts)
+            for (root, name), graph in kernels_of(facts).items()
         ],
     }
 

@@ -20,11 +20,21 @@ from sgplan.failure import Failure
 from sgplan.grammar.diagnostics import Refused
 from sgplan.grammar.nearest import joined, nearest
 
-COMMANDS = ("check", "plan", "apply", "verify", "show", "init", "fmt", "explain", "doctor")
+COMMANDS = (
+    "check",
+    "plan",
+    "apply",
+    "verify",
+    "show",
+    "top",
+    "trace",
+    "init",
+    "fmt",
+    "explain",
+    "doctor",
+)
 LATER = {
-    "top": "the dashboard",
     "simulate": "the simulator",
-    "trace": "the timeline",
     "tune": "the search for a better plan",
     "checkpoints": "the list of checkpoints",
     "diff": "the comparison of two plans or runs",

@@ -1,0 +1,90 @@
+"""Who waits for whom: which rank is the victim, and which the cause."""
+
+from __future__ import annotations
+
+import pytest
+
+from sgplan.interpreter import events
+from sgplan.interpreter.counter import ELSEWHERE, Position
+from sgplan.tui.rows import View
+from sgplan.tui.state import RunState
+from sgplan.tui.waiting import Where, whereabouts
+from sgplan.tui.words import head
+
+from .build import BEGIN, SECOND, after, at, attached, step
+
+
+def ranks(count: int) -> RunState:
+    return after(*((rank, 0.0, attached(rank, count)) for rank in range(count)))
+
+
+def seen(
+    positions: dict[int, Position], seconds: float = 10.0, **given: object
+) -> dict[int, Where]:
+    state = given.pop("state", None) or ranks(len(positions))
+    assert isinstance(state, RunState)
+    return whereabouts(state, positions, BEGIN + round(seconds * SECOND), **given)  # type: ignore
+
+
+def test_a_rank_that_stays_in_the_script_is_the_cause() -> None:
+    found = seen({0: at("wait b0"), 1: at(ELSEWHERE), 2: at("wait b0")})
+    assert found[0].waits_for == found[2].waits_for == (1,)
+    assert found[1].holds_up == (0, 2)
+    assert found[1].doing == "script"
+    assert found[0].since == 10.0
+
+
+def test_nobody_is_blamed_for_a_short_wait() -> None:
+    found = seen({0: at("wait b0"), 1: at(ELSEWHERE)}, seconds=0.5)
+    assert (found[0].waits_for, found[1].holds_up) == ((), ())
+
+
+def test_a_rank_that_is_a_step_ahead_is_not_waited_for() -> None:
+    found = seen({0: at("wait b0", 3), 1: at("wait b0", 4), 2: at("backward", 3)})
+    assert found[0].waits_for == (2,)
+    assert found[1].waits_for == (0, 2)
+    assert found[2].holds_up == (0, 1)
+
+
+def test_ranks_in_one_wait_wait_for_the_network_not_for_each_other() -> None:
+    found = seen({0: at("wait b0"), 1: at("wait b0")})
+    assert all(where.waits_for == where.holds_up == () for where in found.values())
+
+
+def test_a_rank_whose_process_is_gone_is_said_to_be() -> None:
+    found = seen({0: at("wait b0"), 1: at("backward")}, dead={1})
+    assert (found[1].gone, found[1].holds_up) == (True, (0,))
+
+
+def test_a_rank_that_has_ended_waits_for_nobody() -> None:
+    state = after(
+        (0, 0.0, attached(0)),
+        (1, 0.0, attached(1)),
+        (0, 1.0, events.ScriptEnded("returned", "", 3, 0)),
+    )
+    found = seen({0: at("wait b0"), 1: at("wait b0")}, state=state)
+    assert found[0].doing == "returned"
+    assert found[0].waits_for == ()
+
+
+def test_without_counters_ranks_do_what_their_events_say() -> None:
+    state = after((0, 0.0, attached(world=1)), (0, 1.0, events.CompileStarted("GPT.forward")))
+    found = whereabouts(state, {}, BEGIN + 3 * SECOND)
+    assert found[0].doing == "compile GPT.forward"
+    assert found[0].since == 2.0
+
+
+@pytest.mark.parametrize(
+    ("since", "later", "said"),
+    [(0.0, 70.0, "▲ no rank has moved for 70 s"), (0.0, 5.0, "● training"), (65.0, 70.0, "● tr")],
+)
+def test_a_run_in_which_nobody_moves_is_not_called_healthy(
+    since: float, later: float, said: str
+) -> None:
+    """A barrier of the script's own is no `wait`."""
+    state = after(
+        (0, 0.0, attached(0)), (1, 0.0, attached(1)), (0, 1.0, step(1)), (1, 1.0, step(1))
+    )
+    positions = {0: at("script", 1, 0.0), 1: at("forward model", 1, since)}
+    where = whereabouts(state, positions, BEGIN + round(later * SECOND))
+    assert head(View(state, where), "run", 80).startswith(said)
