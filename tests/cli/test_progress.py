@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import io
 import time
+from pathlib import Path
 
 import pytest
 
+from sgplan.execution import Request, _screen
+from sgplan.grammar.planfile import PlanFile
 from sgplan.interpreter import events
+from sgplan.interpreter.record import Recorder, header
+from sgplan.observer import Observer
 from sgplan.progress import Silent, SparseLines, TerminalLine
 from sgplan.summary import Summary
 
@@ -128,3 +133,17 @@ def test_quiet_reads_nothing(capsys) -> None:
     silent.tick(free=True)
     silent.clear()
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("progress", ["silent", "unseen"])
+def test_a_run_that_paints_nothing_is_read_as_it_goes(progress: str, tmp_path: Path) -> None:
+    """Its service levels are judged then, and a dashboard beside it shows them."""
+    plan = PlanFile("p.sgplan", "sgplan 1\n")
+    request = Request("apply", plan, ("true",), progress=progress)  # pyright: ignore
+    observer = Observer(tmp_path)
+    screen = _screen(request, observer)
+    recorder = Recorder(tmp_path / "events-0.msgpack", header(0, 1, "apply"))
+    recorder.emit(events.NoteAdded, "a", "b")
+    recorder.close()
+    screen.tick(free=True)
+    assert observer.summary.ranks

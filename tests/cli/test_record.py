@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import msgpack
 import pytest
@@ -144,6 +144,40 @@ def test_a_damaged_file_is_read_up_to_the_damage(tmp_path: Path, garbage: bytes)
     verdict = tail.verdict()
     assert verdict is not None
     assert "unreadable from byte" in verdict.message
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        ["compile_phases", 1, "model", 7],
+        ["compile_phases", 1, "model", {"lower": "x"}],
+        ["step_traced", 1, 3, [["wait b0", 1]]],
+        ["step_traced", 1, 3, 5],
+        ["graph_captured", 1, "model", "forward", ["digest"], "region", 3],
+        ["memory_measured", 1, "much", 1, 0],
+        ["diagnostic_raised", 1, {"code": "SG0001"}],
+        [["note_added"], 1, "a", "b"],
+        [{}, 1],
+    ],
+)
+def test_a_field_of_another_type_is_damage(tmp_path: Path, record: list[Any]) -> None:
+    path = tmp_path / "e"
+    write(path, STEP)
+    with path.open("ab") as file:
+        file.write(msgpack.Packer().pack(record))
+    tail = Tail(path)
+    assert [r.event for r in tail.read()] == [STEP]
+    assert tail.damage is not None
+
+
+def test_a_map_that_no_map_can_be_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "e"
+    write(path, STEP)
+    with path.open("ab") as file:
+        file.write(b"\x81\x91\x01\x01")  # a list as a key
+    tail = Tail(path)
+    assert [r.event for r in tail.read()] == [STEP]
+    assert tail.damage is not None
 
 
 def test_another_version_is_refused(tmp_path: Path) -> None:

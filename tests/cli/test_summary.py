@@ -143,3 +143,13 @@ def test_the_report_has_the_same_data() -> None:
     assert (report["outcome"], report["exit_status"], report["steps"]) == ("done", 0, 1)
     assert report["notes"] == [{"subject": "a", "text": "b", "ranks": [0], "count": 1}]
     assert report["ranks"][0]["torch"] == "2.13.0"
+
+
+def test_what_stopped_an_earlier_attempt_is_told_and_is_no_refusal_of_the_run() -> None:
+    stopped = events.DiagnosticRaised(Diagnostic("SG0904", "waited in vain").to_wire())
+    warned = events.DiagnosticRaised(Diagnostic("SG0501", "odd", severity="warning").to_wire())
+    summary = summary_of([attached(0), warned, stopped, attached(0), step(1, 0.1)], [attached(1)])
+    assert [found.code for found, _ in summary.diagnostics] == ["SG0501"]
+    assert summary.notes.lines() == [Folded("attempt 1", "waited in vain", (0,), 1)]
+    summary.take(0, stopped)  # again: now it is of this attempt
+    assert [found.code for found, _ in summary.diagnostics] == ["SG0501", "SG0904"]
