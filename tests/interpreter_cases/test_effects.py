@@ -36,8 +36,11 @@ recompute {{ match = pointwise }}
 
 @pytest.mark.parametrize(
     ("plan", "tolerance"),
-    [(PASSES, 1e-5), (SPLIT, 1e-5), (ALL, 2e-2)],
-    ids=["kernel", "split", "all"],
+    [
+        pytest.param(PASSES, 1e-5, marks=pytest.mark.slow, id="kernel"),
+        pytest.param(SPLIT, 1e-5, marks=pytest.mark.slow, id="split"),
+        pytest.param(ALL, 2e-2, id="all"),
+    ],
 )
 def test_buffers_and_inputs_change_as_in_eager(tmp_path: Path, plan: str, tolerance: float) -> None:
     by_hand = plain("effects.py", "changing", folder=tmp_path / "plain", nproc=1)

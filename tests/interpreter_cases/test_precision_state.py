@@ -59,6 +59,7 @@ def test_clipping_sees_unscaled_gradients(tmp_path: Path) -> None:
     assert ours == pytest.approx(expected, rel=2e-3)
 
 
+@pytest.mark.slow
 def test_clipping_without_unscale_stays_as_written(tmp_path: Path) -> None:
     """The script clips scaled gradients; a plan that says nothing of it changes no bit."""
     words = ("precise.py", "c", "--clip", "0.5", "--scaler")
@@ -88,7 +89,11 @@ def test_steps_that_the_script_leaves_out_are_not_counted(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("plan", "low"), [(MASTERS, ()), (OWN_MASTERS, ("--low", "bfloat16"))], ids=["plan", "script"]
+    ("plan", "low"),
+    [
+        pytest.param(MASTERS, (), id="plan"),
+        pytest.param(OWN_MASTERS, ("--low", "bfloat16"), marks=pytest.mark.slow, id="script"),
+    ],
 )
 def test_masters_survive_a_new_process(tmp_path: Path, plan: str, low: tuple[str, ...]) -> None:
     """Ten steps, and five, save, load elsewhere, five: the same bits."""

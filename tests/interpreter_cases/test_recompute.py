@@ -33,7 +33,7 @@ def forward(job: Job) -> GraphFact:
     return next(graph for graph in root.graphs if graph.direction == "forward")
 
 
-@pytest.mark.parametrize("plan", [HALF, PAIRS])
+@pytest.mark.parametrize("plan", [HALF, pytest.param(PAIRS, marks=pytest.mark.slow)])
 def test_ranks_under_recompute_equal_ddp_and_compile(stock: Job, plan: str, tmp_path: Path) -> None:
     cold = planned(SCRIPT, "compiled", folder=tmp_path / "cold", plan=plan)
     for ours, theirs in zip(results(cold, "compiled"), results(stock, "compiled"), strict=True):

@@ -203,7 +203,9 @@ HALF = "recompute { memory = 50% }"
 # --- how much is saved ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("share", [75, 50, 25])
+@pytest.mark.parametrize(
+    "share", [50, *(pytest.param(each, marks=pytest.mark.slow) for each in (75, 25))]
+)
 def test_memory_is_a_share_of_what_is_saved_without_it(share: int) -> None:
     plain, found = Planned(Net()), Planned(Net(), f"recompute {{ memory = {share}% }}")
     assert found.forward.saved_without == plain.forward.bytes_saved
@@ -244,6 +246,7 @@ def test_a_share_that_cannot_be_reached_says_what_can() -> None:
     assert fact.limit < fact.after < 0.2 * fact.before
 
 
+@pytest.mark.slow
 def test_only_modules_of_in_are_computed_again() -> None:
     plain = Planned(Net())
     found = Planned(Net(), 'recompute { in = "blocks.1"  memory = 50% }')
@@ -264,6 +267,7 @@ def test_of_a_group_of_modules_only_the_input_is_kept() -> None:
     assert {"aten.addmm.default", "aten.erf.default"} <= set(found.again("blocks.*"))
 
 
+@pytest.mark.slow
 def test_the_larger_the_group_the_less_is_kept() -> None:
     kept = [
         Planned(
@@ -287,6 +291,7 @@ def test_outputs_of_matched_ops_are_not_saved() -> None:
     assert 0 < narrow.fact.ops < found.fact.ops
 
 
+@pytest.mark.slow
 def test_two_blocks_share_a_graph_by_priority() -> None:
     body = """recompute "norms" { match = norm  priority = 1 }
 recompute "rest" { memory = 50% }"""
