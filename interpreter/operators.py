@@ -25,6 +25,8 @@ from sgplan.planner import torch_api
 if TYPE_CHECKING:
     from sgplan.interpreter.rank import Rank
 
+_MODULE = library.__name__  # as a user has to type it
+
 
 class Operators:
     """The `operator` blocks of one rank."""
@@ -131,15 +133,15 @@ def _undeclared(block: Operator, source: str) -> Diagnostic | None:
 
 def _fake_cure(name: str) -> str:
     return (
-        f'add `@torch.library.register_fake("{name}")` to a function that returns '
+        f'add `@{_MODULE}.register_fake("{name}")` to a function that returns '
         "`torch.empty_like(…)` or the like, next to the op"
     )
 
 
 def _unregistered(block: Operator, source: str) -> Diagnostic:
-    library, _, name = block.op.partition("::")
+    space, _, name = block.op.partition("::")
     notes: tuple[str, ...] = ()
-    cure = f'register it: `@torch.library.custom_op("{block.op}", mutates_args=())`'
+    cure = f'register it: `@{_MODULE}.custom_op("{block.op}", mutates_args=())`'
     if block.from_ is not None:
         path = Path(block.from_)
         file = path if path.is_absolute() else Path(source).parent / path
@@ -152,11 +154,11 @@ def _unregistered(block: Operator, source: str) -> Diagnostic:
         else:
             notes = (f"`{block.from_}` was not imported by the script",)
             cure = f"add `import {file.stem}` to the script, before the model is built"
-    if known := torch_api.op_names(library):
-        notes = (*notes, f"`{library}` has {', '.join(f'`{each}`' for each in known[:8])}")
+    if known := torch_api.op_names(space):
+        notes = (*notes, f"`{space}` has {', '.join(f'`{each}`' for each in known[:8])}")
     return Diagnostic(
         "SG0609",
-        f"no op `{name}` is registered in library `{library}`",
+        f"no op `{name}` is registered in library `{space}`",
         _label(block, "op"),
         notes=notes,
         help=cure,
@@ -197,7 +199,7 @@ def _faults(
                 _label(block, "op"),
                 notes=tuple(lines[:4]),
                 help="name what it writes in `mutates_args`, return no argument as a result, and "
-                "register its backward with `torch.library.register_autograd`",
+                f"register its backward with `{_MODULE}.register_autograd`",
             )
         ]
     return []

@@ -524,7 +524,7 @@ def has_fake(op: torch._ops.OpOverload) -> bool:
 
 
 def ops_without_fake() -> dict[str, torch._ops.OpOverload]:
-    """`torch.library.custom_op`s that tracing would fail at, by name (`_library.custom_ops`)."""
+    """Ops of `custom_op` that tracing would fail at, by name (`torch._library.custom_ops`)."""
     from torch._library.custom_ops import OPDEFS
 
     found = {name: definition._opoverload for name, definition in OPDEFS.items()}

@@ -18,7 +18,7 @@ from typing import Any
 
 from sgplan.grammar.plan import Triton
 
-LIBRARY = Path(__file__).parent / "library"
+LIBRARY = Path(__file__).parent / "shipped"
 SHIPPED = {
     "add_layer_norm": "add_norm.py",
     "add_rms_norm": "add_norm.py",

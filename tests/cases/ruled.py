@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from result import numbers, report
-from torch import Tensor, nn
+from torch import Tensor, library, nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 
@@ -80,13 +80,13 @@ def resnet() -> None:
     report("resnet", losses=train(torch.compile(DDP(ResNet()))))
 
 
-@torch.library.custom_op("caselib::bare", mutates_args=())
+@library.custom_op("caselib::bare", mutates_args=())
 def bare(x: Tensor) -> Tensor:
     """Twice its input; nobody told the compiler what shape that has."""
     return x * 2
 
 
-@torch.library.custom_op("caselib::turned", mutates_args=())
+@library.custom_op("caselib::turned", mutates_args=())
 def turned(x: Tensor) -> Tensor:
     """Laid out column by column, which its fake does not say."""
     return (x * 2).t().contiguous().t()

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.fx as fx
-from torch import nn
-from torch.library import custom_op
+from torch import library, nn
 
 from sgplan.interpreter import events
 from sgplan.interpreter.rank import Rank
@@ -29,14 +28,14 @@ def define(name: str, kernel: Kernel, fake: Kernel | None, mutates: Any = ()) ->
     def body(x: torch.Tensor) -> torch.Tensor:
         return kernel(x)
 
-    op = custom_op(f"sgtest::{name}", body, mutates_args=mutates)
+    op = library.custom_op(f"sgtest::{name}", body, mutates_args=mutates)
     if fake is not None:
         op.register_fake(fake)
     return op
 
 
 @pytest.fixture(scope="module", autouse=True)
-def library() -> None:
+def ops() -> None:
     """Ops with one fault each; `good` has none."""
 
     def writes(x: torch.Tensor) -> torch.Tensor:

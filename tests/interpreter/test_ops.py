@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.library import opcheck
+from torch import library
 
 from sgplan.interpreter import gate, ops
 from sgplan.interpreter.gate import Opening, Owner
@@ -46,7 +46,7 @@ class Recorder:
     ids=["ranks", "channels_last", "transposed", "empty"],
 )
 def test_the_op_keeps_its_contract(grads: tuple[torch.Tensor, ...]) -> None:
-    opcheck(READY, arguments(*grads), test_utils=("test_schema", "test_faketensor"))
+    library.opcheck(READY, arguments(*grads), test_utils=("test_schema", "test_faketensor"))
 
 
 def test_without_an_owner_the_result_is_an_independent_copy() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.fx as fx
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor, library, nn
 
 from sgplan.grammar.literals import Selector
 from sgplan.planner.capture.backend import as_eager_runs
@@ -347,7 +347,7 @@ def test_an_op_that_does_not_run_in_the_format_stays_as_written() -> None:
     assert "BFloat16" in note
 
 
-@torch.library.custom_op("casts_test::only32", mutates_args=())
+@library.custom_op("casts_test::only32", mutates_args=())
 def only32(x: Tensor) -> Tensor:
     if x.dtype is not torch.float32:
         raise TypeError(f"the kernel got {x.dtype}")

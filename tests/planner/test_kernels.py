@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.library import opcheck
+from torch import Tensor, library, nn
 from torch.utils.checkpoint import checkpoint
 
 from sgplan.interpreter import ops
@@ -378,4 +377,4 @@ def test_the_ops_keep_what_torch_asks_of_a_custom_op() -> None:
     op = getattr(torch.ops.sgplan_kernels, name.split("::")[1].removesuffix(".default")).default
     weight = torch.ones(32, requires_grad=True)
     x = torch.randn(2, 8, 32, requires_grad=True)
-    opcheck(op, (x, torch.randn(2, 8, 32), weight, torch.zeros(32, requires_grad=True)))
+    library.opcheck(op, (x, torch.randn(2, 8, 32), weight, torch.zeros(32, requires_grad=True)))
