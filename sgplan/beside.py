@@ -17,7 +17,7 @@ from pathlib import Path, PurePath
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from sgplan import launch, runfolder
+from sgplan import launch, runfolder, runs
 from sgplan.failure import Failure
 from sgplan.observer import Observer
 from sgplan.runfolder import RunFolder
@@ -52,7 +52,7 @@ def apply(request: Request, carry_out: Callable[[Request], int]) -> int:
         if fork.is_run:
             return carry_out(replace(request, run_dir=str(folder.path), progress="unseen"))
         if _begun(folder, fork):
-            dashboard = Dashboard(folder, runfolder.recent)
+            dashboard = Dashboard(folder, runs.recent)
             fork.on_end = dashboard.exit
             dashboard.run()
         _see_out(folder, fork, quiet=request.progress == "silent")
@@ -153,7 +153,7 @@ class _Fork:
 def _begun(folder: RunFolder, fork: _Fork) -> bool:
     """Whether there is a run to be shown."""
     deadline = time.monotonic() + _BEGINS
-    while not (folder.path / "plan.msgpack").exists():
+    while not (folder.path / runfolder.PLAN).exists():
         if fork.has_ended() or time.monotonic() > deadline:
             return False
         time.sleep(_TURN)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, Literal
 
-from sgplan import launch, runfolder
+from sgplan import launch, runfolder, runs
 from sgplan.grammar.diagnostics import Diagnostic
 from sgplan.grammar.plan import PlanFile
 from sgplan.loading import load
@@ -100,6 +100,8 @@ def execute(request: Request) -> Executed:
     watch = SloWatch(folder.path, request.plan)
     observer = Observer(folder.path, watch)
     started = time.time()
+    if request.mode != "verify":  # its jobs are parts of a verification
+        runs.remember(folder, started)
     if request.task is not None:
         folder.write_task(request.task)
     inherited = {**os.environ, **request.variables}

@@ -6,7 +6,6 @@ files; the content of plans, programs and events belongs to their own modules.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import time
@@ -22,7 +21,10 @@ if TYPE_CHECKING:
     from sgplan.grammar.plan import PlanFile
 
 RUNS = Path(".sgplan") / "runs"
-_TAKEN = ("plan.sgplan", "plan.msgpack", "run.sgpx", "report.json")
+PLAN = "plan.msgpack"
+"""What every run folder holds from its beginning."""
+
+_TAKEN = ("plan.sgplan", PLAN, "run.sgpx", "report.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +52,17 @@ class RunFolder:
 
     @property
     def shown(self) -> str:
-        """The path as a person would type it: relative to the working directory when below it."""
-        here = Path.cwd()
-        return str(self.path.relative_to(here) if self.path.is_relative_to(here) else self.path)
+        """The path as a person would type it."""
+        return shown(self.path)
+
+    @property
+    def began(self) -> float:
+        """When the plan was written into it, in seconds since the epoch.
+
+        Raises:
+            OSError: the folder is gone.
+        """
+        return (self.path / PLAN).stat().st_mtime
 
     def write_plan(self, plan: PlanFile, expect: dict[str, Any] | None) -> None:
         """The plan for people (`plan.sgplan`, `--set` beside it) and for the ranks."""
@@ -60,7 +70,7 @@ class RunFolder:
         if plan.sets_text:
             (self.path / "plan.set").write_text(plan.sets_text, encoding="utf-8")
         data = cast(bytes, msgpack.packb({"plan": plan.to_wire(), "expect": expect}))
-        (self.path / "plan.msgpack").write_bytes(data)
+        (self.path / PLAN).write_bytes(data)
 
     def write_task(self, task: dict[str, Any]) -> None:
         """What `verify` wants of the ranks."""
@@ -74,7 +84,7 @@ class RunFolder:
         """
         from sgplan.grammar.plan import PlanFile  # the dashboard reads a run without it
 
-        path = self.path / "plan.msgpack"
+        path = self.path / PLAN
         try:
             return PlanFile.from_wire(msgpack.unpackb(path.read_bytes())["plan"])
         except OSError as error:
@@ -146,19 +156,19 @@ def find(name: str) -> RunFolder:
         Failure: there is none.
     """
     for path in (Path(name), RUNS / name):
-        if (path / "plan.msgpack").is_file():
+        if (path / PLAN).is_file():
             return RunFolder(path.resolve())
     raise Failure(f"`{name}` is neither a run folder nor a .sgpx file")
 
 
-def recent() -> list[RunFolder]:
-    """The runs below the working directory's `.sgplan/runs`, newest first."""
-    found: list[tuple[float, Path]] = []
-    for plan in RUNS.glob("*/plan.msgpack"):
-        with contextlib.suppress(FileNotFoundError):  # deleted while we look
-            found.append((plan.parent.stat().st_mtime, plan.parent))
-    found.sort(key=lambda run: run[0], reverse=True)
-    return [RunFolder(path.resolve()) for _, path in found]
+def shown(path: Path) -> str:
+    """A path as a person would type it: from the working directory when below it, or from `~`."""
+    here, home = Path.cwd(), Path(os.path.expanduser("~"))
+    if path.is_relative_to(here):
+        return str(path.relative_to(here))
+    if len(home.parts) > 1 and path.is_relative_to(home):  # a service's home may be `/`
+        return str("~" / path.relative_to(home))
+    return str(path)
 
 
 def _fresh(name: str) -> Path:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from textual import events
 
-from sgplan import process, runfolder
+from sgplan import process, runfolder, runs
 from sgplan.tui.app import Dashboard
 
 
@@ -30,7 +30,7 @@ class ServedDashboard(Dashboard):
 
 def main() -> None:
     process.die_with_parent(signal.SIGKILL, int(sys.argv[1]))
-    ServedDashboard(runfolder.RunFolder(Path(sys.argv[2])), runfolder.recent).run()
+    ServedDashboard(runfolder.RunFolder(Path(sys.argv[2])), runs.recent).run()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,10 @@ read like code.
 from __future__ import annotations
 
 import difflib
+import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,6 +47,18 @@ def _compare(path: Path, text: str) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
+    _have_own_state(session.config)
+    _have_signals()
+
+
+def _have_own_state(config: pytest.Config) -> None:
+    """No test leaves a run among those of the user, and none sees them."""
+    state = tempfile.mkdtemp(prefix="sgplan-tests-state-")
+    config.add_cleanup(lambda: shutil.rmtree(state, ignore_errors=True))
+    os.environ["XDG_STATE_HOME"] = state
+
+
+def _have_signals() -> None:
     """Jobs get signals as at a terminal, also when the tests run under `nohup` or behind `&`.
 
     Both start a process with signals ignored, and its children inherit that; they do not inherit a

@@ -94,6 +94,7 @@ class Dashboard(App[None]):
         folder: of the run to be shown first.
         runs: finds the runs that can be chosen, newest first.
         make: opens a run folder; tests give clocks of their own.
+        choose: begins with the list of runs over the one that is shown.
     """
 
     TITLE = "sgplan"
@@ -136,8 +137,10 @@ class Dashboard(App[None]):
         folder: RunFolder,
         runs: Callable[[], list[RunFolder]] = list,
         make: Callable[[RunFolder], Player] = lambda folder: Player(Source(folder)),
+        choose: bool = False,
     ) -> None:
         super().__init__()
+        self._choose = choose
         self._make = make
         self._runs = runs
         self.player = make(folder)
@@ -165,6 +168,8 @@ class Dashboard(App[None]):
             gc.freeze()  # what is loaded stays; going through it would hold up keys for 50 ms
         self._pieces = self.set_interval(PIECE, self._read_on, pause=True)
         self.set_interval(PERIOD, self.tick)
+        if self._choose:
+            self.action_runs()
 
     # --- drawing ---------------------------------------------------------------------------------
 

@@ -16,7 +16,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "training.",
     )
     parser.add_argument(
-        "which", metavar="RUN", nargs="?", help="a run's folder or name (default: the newest)"
+        "which",
+        metavar="RUN",
+        nargs="?",
+        help="a run's folder or name (default: the newest of this directory, else a choice of all)",
     )
     parser.add_argument(
         "--web", action="store_true", help="serve it to a browser on this machine instead"
@@ -31,15 +34,19 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Show the dashboard; returns 0 when it is closed."""
-    from sgplan import runfolder
+    from sgplan import runfolder, runs
     from sgplan.failure import Failure
 
     if not args.web and (args.port, args.host) != (None, None):
         raise Failure("`--port` and `--host` belong to `--web`: add it")
-    runs = runfolder.recent()
-    if args.which is None and not runs:
-        raise Failure(f"there is no run below {runfolder.RUNS}: name a run folder")
-    folder = runs[0] if args.which is None else runfolder.find(args.which)
+    here = runs.here() if args.which is None else [runfolder.find(args.which)]
+    known = here or runs.recent()
+    if not known:
+        raise Failure(
+            f"there is no run below {runfolder.RUNS}, and none of yours elsewhere on this machine: "
+            "name a run folder"
+        )
+    folder = known[0]
     if args.web:
         _serve(folder.path, LOOPBACK if args.host is None else args.host, args.port or 0)
         return 0
@@ -48,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     beside.require_terminal()
     from sgplan.tui.app import Dashboard
 
-    Dashboard(folder, runfolder.recent).run()
+    Dashboard(folder, runs.recent, choose=not here).run()
     return 0
 
 

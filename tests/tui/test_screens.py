@@ -190,4 +190,4 @@ def test_another_run_is_shown_at_the_rank_of_the_cursor_and_unfiltered() -> None
 def test_a_run_that_was_deleted_is_listed_as_gone(tmp_path: Path) -> None:
     run = folder(tmp_path / "run", (0, 0.0, attached(0)))
     shutil.rmtree(run.path)
-    assert [cell.text for cell in run_rows([run])[0]][2] == "gone"
+    assert [cell.text for cell in run_rows([run])[0]][3] == "gone"

@@ -1,4 +1,4 @@
-"""The runs of this folder, newest first, to choose another from."""
+"""The runs of this user, newest first, to choose another from."""
 
 from __future__ import annotations
 
@@ -13,49 +13,45 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from sgplan.failure import Failure
-from sgplan.runfolder import RunFolder
-from sgplan.tui.cells import Cell, Column, Row
+from sgplan.runfolder import RunFolder, shown
+from sgplan.tui.cells import Cell, Column, Row, Rows
 from sgplan.tui.widgets.table import Table
 
 RUNS = (
-    Column("run", 34),
-    Column("begun", 12, rank=2),
-    Column("outcome", 9),
-    Column("steps", 6, right=True, rank=3),
-    Column("why", 30, rank=1),
+    Column("run", 28, most=34),
+    Column("where", 16, rank=1, most=34),
+    Column("begun", 12, rank=3),
+    Column("outcome", 10),
+    Column("steps", 6, right=True, rank=4),
+    Column("why", 16, rank=2),
 )
 
 
-def run_rows(folders: Sequence[RunFolder]) -> list[Row]:
+def run_rows(folders: Sequence[RunFolder]) -> Sequence[Row]:
     """One row for each run."""
-    return [_row(folder) for folder in folders]
+    return Rows(folders, _row)
 
 
 def _row(folder: RunFolder) -> Row:
+    begun, outcome, steps, why = _outcome(folder)
+    texts = (folder.path.name, shown(folder.path.parent), begun, outcome, steps, why)
+    return tuple(map(Cell, texts))
+
+
+def _outcome(folder: RunFolder) -> tuple[str, str, str, str]:
+    """When it began, how it ended, its steps, and why."""
     try:
-        began = folder.path.stat().st_ctime
+        begun = time.strftime("%d %b %H:%M", time.localtime(folder.began))
     except OSError:
-        return (Cell(folder.path.name), Cell("-"), Cell("gone"), Cell(""), Cell("it was deleted"))
-    begun = time.strftime("%d %b %H:%M", time.localtime(began))
+        return "-", "gone", "", "it was deleted"
     try:
         report = folder.read_report()
     except Failure as failure:
-        return (
-            Cell(folder.path.name),
-            Cell(begun),
-            Cell("unreadable"),
-            Cell(""),
-            Cell(str(failure)),
-        )
+        return begun, "unreadable", "", str(failure)
     if report is None:
-        return (Cell(folder.path.name), Cell(begun), Cell("running"), Cell(""), Cell("or killed"))
-    return (
-        Cell(folder.path.name),
-        Cell(begun),
-        Cell(str(report.get("outcome", "-"))),
-        Cell(str(report.get("steps", "-"))),
-        Cell(str(report.get("why") or "")),
-    )
+        return begun, "running", "", "or killed"
+    outcome, steps = str(report.get("outcome", "-")), str(report.get("steps", "-"))
+    return begun, outcome, steps, str(report.get("why") or "")
 
 
 class RunsScreen(ModalScreen["RunFolder | None"]):
@@ -63,7 +59,7 @@ class RunsScreen(ModalScreen["RunFolder | None"]):
 
     CSS = """
     RunsScreen { align: center middle; }
-    RunsScreen > Vertical { width: 100; max-width: 100%; height: 80%; background: $surface; }
+    RunsScreen > Vertical { width: 120; max-width: 100%; height: 80%; background: $surface; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,r", "close", show=False),
@@ -81,7 +77,7 @@ class RunsScreen(ModalScreen["RunFolder | None"]):
 
     def on_mount(self) -> None:
         table = self.query_one(Table)
-        table.show(run_rows(self._folders), "no run below .sgplan/runs")
+        table.show(run_rows(self._folders), "no run is known")
         table.focus()
 
     def action_choose(self) -> None:
