@@ -27,7 +27,7 @@ class Observer:
         for heard in self._reader.records():
             self.summary.take(heard.rank, heard.record.event)
             if self._watch is not None:
-                self._watch.take(heard.rank, heard.record)
+                self._watch.take(heard)
 
     def finish(self) -> None:
         """Read to the end of every file; afterwards nobody writes."""

@@ -257,10 +257,10 @@ def _cost(line: Folded) -> str:
 def _times(line: Folded, world: int) -> str:
     """`×8 ranks` for a line of several ranks, and how often each said it when more than once."""
     ranks = len(line.ranks)
-    each = f", {line.count} times" if line.count > ranks else ""
+    each = f", {line.count} times" if line.count > max(ranks, 1) else ""
     if ranks > 1:
         return f"  ×{ranks} ranks{each}"
-    where = f"rank {line.ranks[0]}" if world > 1 else ""
+    where = f"rank {line.ranks[0]}" if world > 1 and ranks else ""
     said = "  ".join(part for part in (where, each.lstrip(", ")) if part)
     return f"  ({said})" if said else ""
 

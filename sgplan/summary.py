@@ -47,7 +47,7 @@ class Folded:
     Attributes:
         subject: what the line is about.
         text: the line.
-        ranks: who said it, ascending.
+        ranks: who said it, ascending; empty when the run itself did.
         count: how often it was said, all ranks together.
         seconds: what it cost the rank that it cost most.
     """
@@ -84,7 +84,7 @@ class Fold:
             Folded(
                 subject,
                 text,
-                tuple(sorted(by_rank)),
+                tuple(sorted(rank for rank in by_rank if rank >= 0)),
                 sum(by_rank.values()),
                 max(self._seconds[subject, text].values()),
             )
@@ -116,8 +116,8 @@ class Summary:
 
     def take(self, rank: int, event: Any) -> None:
         """Move on by one event; the run's own come as rank -1."""
-        if isinstance(event, events.SloBreached | events.SloCleared):
-            self.levels[event.level] = event
+        if rank < 0:
+            self._of_run(event)
             return
         handler = _HANDLERS.get(type(event))
         if handler is not None:
@@ -175,6 +175,12 @@ class Summary:
         """Median step after the first, of all ranks together."""
         every = [s for state in self.ranks.values() for s in _settled(state.seconds, None)]
         return statistics.median(every) if every else None
+
+    def _of_run(self, event: Any) -> None:
+        if isinstance(event, events.SloBreached | events.SloCleared):
+            self.levels[event.level] = event
+        elif isinstance(event, events.NoteAdded):
+            self.notes.add(-1, event.subject, event.text)
 
     # One handler per event; they are reached through the table below only.
 
