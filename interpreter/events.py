@@ -2,16 +2,18 @@
 
 An event file is a msgpack stream: one header map (`HEADER_KEYS`), then one array per event,
 `[kind, time_ns, *fields]`, fields in the order of the class. `time_ns` is wall-clock nanoseconds.
-A reader refuses another `VERSION`, and an unknown kind names the version of the file.
+A reader refuses versions that are not in `READ`, and an unknown kind names the version it knows.
+A field that has a default came with a later version than its kind: older files do not have it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
-VERSION = 2
+VERSION = 3
+READ = (2, 3)
 HEADER_KEYS = ("sgplan_events", "rank", "world", "pid", "host", "mode")
 
 
@@ -132,9 +134,12 @@ class GuardMissed:
 
 @dataclass(frozen=True, slots=True)
 class ContractAgreed:
+    """The ranks that reduce a root agree on it; `ranks` names them where they are not all."""
+
     root: str
     digest: str
     seconds: float
+    ranks: list[int] = field(default_factory=list[int])
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,6 +345,10 @@ def _is_spans(value: Any) -> bool:
     )
 
 
+def _is_ranks(value: Any) -> bool:
+    return all(type(rank) is int for rank in value)
+
+
 _TYPES: dict[str, type | tuple[type, ...]] = {
     "str": str,
     "int": int,
@@ -348,13 +357,19 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "float | None": (float, int, type(None)),
     "dict[str, Any]": dict,
     "dict[str, float]": dict,
+    "list[int]": (list, tuple),
     "list[tuple[str, int, int]]": (list, tuple),
 }
 _INSIDE: dict[type, Callable[[Any], bool]] = {
+    ContractAgreed: lambda event: _is_ranks(event.ranks),
     CompilePhases: lambda event: _is_seconds(event.seconds),
     StepTraced: lambda event: _is_spans(event.spans),
 }
-_FIELDS = {cls: tuple(_TYPES[str(field.type)] for field in fields(cls)) for cls in KIND_OF}
+_FIELDS = {cls: tuple(_TYPES[str(each.type)] for each in fields(cls)) for cls in KIND_OF}
+_LEAST = {
+    cls: sum(each.default is each.default_factory is MISSING for each in fields(cls))
+    for cls in KIND_OF
+}
 
 
 def decode(record: list[Any]) -> tuple[int, Any]:
@@ -368,7 +383,7 @@ def decode(record: list[Any]) -> tuple[int, Any]:
     if cls is None:
         raise ValueError(f"unknown event kind `{kind}` (this reader knows version {VERSION})")
     types = _FIELDS[cls]
-    if len(values) != len(types):
+    if not _LEAST[cls] <= len(values) <= len(types):
         raise ValueError(f"event `{kind}` has {len(values)} fields, expected {len(types)}")
     event = cls(*values)
     inside = _INSIDE.get(cls)

@@ -67,9 +67,10 @@ class Peers:
             rank.report([_absent(root.name, str(error))])
             return
         if other is None:
-            rank.emit(events.ContractAgreed, root.name, digest, perf_counter() - began)
+            alone = [] if len(ranks) == rank.world else ranks
+            rank.emit(events.ContractAgreed, root.name, digest, perf_counter() - began, alone)
             rank.write_part()
-            if len(ranks) == rank.world and not self._aligned:
+            if not alone and not self._aligned:
                 self._align()
             return
         first = ranks[0]

@@ -97,7 +97,7 @@ def _sign(found: RankView, where: Where, slow: bool, over: bool) -> Cell:
         return Cell(f"✗ {found.phase}", "bad")
     if where.holds_up:
         return Cell("✗ gone" if where.gone and not over else "▲ cause", "bad")
-    if where.waits_for:
+    if where.waits_for or where.unsure:
         return Cell("… waits", "warn")
     if where.gone:
         return Cell("✗ no end" if over else "✗ gone", "bad")
@@ -115,6 +115,8 @@ def _sign(found: RankView, where: Where, slow: bool, over: bool) -> Cell:
 def _for_whom(where: Where, slow: bool) -> Cell:
     if where.waits_for:
         return Cell(f"rank {spans(where.waits_for)}", "warn")
+    if where.unsure:
+        return Cell(f"unknown, maybe rank {spans(where.unsure)}", "warn")
     if where.holds_up:
         return Cell(f"holds up rank {spans(where.holds_up)}", "bad")
     return Cell("the others wait for it", "warn") if slow else Cell("")

@@ -93,6 +93,7 @@ class RankView:
         miss_seconds: what guard misses cost it.
         seconds, waits, samples: of the recent steps but the first, the newest last; losses of all.
         compiling: the region that is compiled now, and since when; empty when none is.
+        groups: of each root, the ranks that reduce it; empty where all do.
     """
 
     rank: int
@@ -117,6 +118,7 @@ class RankView:
     misses: int = 0
     miss_seconds: float = 0.0
     ended: events.ScriptEnded | None = None
+    groups: dict[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     seconds: Series = field(default_factory=Series)
     waits: Series = field(default_factory=Series)
     losses: Series = field(default_factory=Series)
@@ -324,6 +326,9 @@ class RunState:
     def _graph(self, rank: int, time_ns: int, event: events.GraphCaptured) -> None:
         self.graphs.setdefault(event.digest, event)
 
+    def _agreed(self, rank: int, time_ns: int, event: events.ContractAgreed) -> None:
+        self.ranks[rank].groups[event.root] = tuple(event.ranks)
+
     def _missed(self, rank: int, time_ns: int, event: events.GuardMissed) -> None:
         view = self.ranks[rank]
         view.misses += 1
@@ -432,6 +437,7 @@ _HANDLERS: dict[type, Callable[[RunState, int, int, Any], None]] = {
     events.CompileFinished: RunState._compile_finished,
     events.CompilePhases: RunState._compile_phases,
     events.GraphCaptured: RunState._graph,
+    events.ContractAgreed: RunState._agreed,
     events.GuardMissed: RunState._missed,
     events.CaptureMissed: RunState._capture_missed,
     events.FallbackTaken: RunState._fallback,

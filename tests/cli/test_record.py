@@ -188,6 +188,22 @@ def test_another_version_is_refused(tmp_path: Path) -> None:
         list(read_events(path))
 
 
+def test_a_field_that_came_later_is_missing_in_older_files() -> None:
+    assert events.decode(["contract_agreed", 7, "model", "d", 0.5])[1].ranks == []
+    assert events.decode(["contract_agreed", 7, "model", "d", 0.5, [0, 2]])[1].ranks == [0, 2]
+    for wrong in (["model", "d"], ["model", "d", 0.5, ["0"]], ["model", "d", 0.5, [0], 1]):
+        with pytest.raises(ValueError, match="contract_agreed"):
+            events.decode(["contract_agreed", 7, *wrong])
+
+
+def test_events_of_an_older_version_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "e"
+    older = {**header(0, 1, "apply"), "sgplan_events": events.READ[0]}
+    record = ["contract_agreed", 7, "model", "d", 0.5]
+    path.write_bytes(b"".join(cast(bytes, msgpack.packb(part)) for part in (older, record)))
+    assert [found.event.ranks for found in read_events(path)] == [[]]
+
+
 def test_a_fork_writes_nothing(tmp_path: Path) -> None:
     out = recorder(tmp_path / "e")
     pid = os.fork()

@@ -212,3 +212,14 @@ def test_an_optimizer_belongs_to_the_root_of_most_of_its_elements(tmp_path: Path
     assert rank.optimizers.fact(optimizer).kind == "fused"
     rank.optimizers.cannot_follow(optimizer, "a test")
     assert rank.optimizers.fact(optimizer).why == "a test"
+
+
+@pytest.mark.usefixtures("group")
+def test_a_group_that_is_not_all_ranks_is_told(tmp_path: Path) -> None:
+    """Who is not in it is not to blame for a wait in it."""
+    rank, kept = rank_under(tmp_path, world=2)
+    root = root_of(nn.Linear(3, 2))
+    rank.add_root(root)
+    assert dist.group.WORLD is not None
+    rank.peers.agree(root, dist.group.WORLD, [])  # of one, in a run of two
+    assert [event.ranks for event in kept.of(events.ContractAgreed)] == [[0]]

@@ -6,7 +6,8 @@ import pytest
 
 from sgplan.interpreter import events
 from sgplan.interpreter.counter import ELSEWHERE, Position
-from sgplan.tui.rows import View
+from sgplan.interpreter.record import Record
+from sgplan.tui.rows import View, rank_rows
 from sgplan.tui.state import RunState
 from sgplan.tui.waiting import Where, whereabouts
 from sgplan.tui.words import head
@@ -72,6 +73,59 @@ def test_without_counters_ranks_do_what_their_events_say() -> None:
     found = whereabouts(state, {}, BEGIN + 3 * SECOND)
     assert found[0].doing == "compile GPT.forward"
     assert found[0].since == 2.0
+
+
+def agreed(root: str, *group: int) -> events.ContractAgreed:
+    return events.ContractAgreed(root, "digest", 0.1, list(group))
+
+
+def in_groups(count: int, *said: tuple[int, events.ContractAgreed]) -> RunState:
+    """Ranks that have agreed on roots; an empty group is that of all."""
+    state = ranks(count)
+    for rank, event in said:
+        state.take(rank, Record(BEGIN, event, 0))
+    return state
+
+
+def test_a_rank_that_cannot_be_seen_is_not_blamed() -> None:
+    """It plans without a counter, or its file cannot be mapped."""
+    found = seen({0: at("wait b0"), 1: at("wait b0")}, state=ranks(3))
+    assert (found[0].waits_for, found[0].unsure) == ((), (2,))
+    assert found[2].holds_up == ()
+    victim = rank_rows(View(ranks(3), found))[0]
+    assert (victim[1].text, victim[-1].text) == ("… waits", "unknown, maybe rank 2")
+
+
+def test_a_rank_that_can_be_seen_is_blamed_beside_one_that_cannot() -> None:
+    found = seen({0: at("wait b0"), 1: at(ELSEWHERE)}, state=ranks(3))
+    assert (found[0].waits_for, found[0].unsure) == ((1,), (2,))
+    assert found[1].holds_up == (0,)
+
+
+def test_a_counter_that_is_older_than_the_events_is_not_believed() -> None:
+    state = after((0, 0.0, attached(0)), (1, 0.0, attached(1)), (1, 1.0, step(3)))
+    found = seen({0: at("wait b0", 3), 1: at(ELSEWHERE, 2)}, state=state)
+    assert (found[0].waits_for, found[0].unsure) == ((), (1,))
+
+
+def test_a_rank_without_a_counter_that_has_ended_is_the_cause() -> None:
+    state = ranks(2)
+    state.take(1, Record(BEGIN, events.ScriptEnded("returned", "", 3, 0), 0))
+    assert seen({0: at("wait b0")}, state=state)[1].holds_up == (0,)
+
+
+def test_a_rank_outside_of_the_process_group_is_not_blamed() -> None:
+    state = in_groups(3, (0, agreed("model", 0, 1)), (1, agreed("model", 0, 1)))
+    found = seen({0: at("wait b0"), 1: at(ELSEWHERE), 2: at(ELSEWHERE)}, state=state)
+    assert found[0].waits_for == (1,)
+    assert found[2].holds_up == ()
+
+
+def test_of_a_rank_in_several_groups_it_is_not_known_which_one_waits() -> None:
+    state = in_groups(3, (0, agreed("model", 0, 1)), (0, agreed("head")))
+    found = seen({0: at("wait b0"), 1: at(ELSEWHERE), 2: at(ELSEWHERE)}, state=state)
+    assert (found[0].waits_for, found[0].unsure) == ((1,), (2,))
+    assert found[2].holds_up == ()
 
 
 @pytest.mark.parametrize(
