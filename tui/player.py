@@ -121,6 +121,7 @@ class Player:
             faults=[*self.source.faults, *(found.message for found in damage)],
             words=self.words,
             reading=self.reading,
+            now_ns=now,
         )
 
     # --- the past --------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ class View:
         faults: what cannot be read.
         words: the filter of the log, in lower case; empty shows all.
         reading: not everything is taken in yet.
+        now_ns: the time of that moment; of a run that goes on, the time of day.
     """
 
     state: RunState
@@ -48,6 +49,7 @@ class View:
     faults: Sequence[str] = ()
     words: str = ""
     reading: bool = False
+    now_ns: int = 0
 
 
 # --- overview ------------------------------------------------------------------------------------

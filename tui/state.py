@@ -258,6 +258,14 @@ class RunState:
         return sum(rates) if rates else None
 
     @property
+    def usual_seconds(self) -> float | None:
+        """Median of the recent steps of the rank whose steps take longest."""
+        return max(
+            (statistics.median(v.seconds.last(RECENT)) for v in self.ranks.values() if v.seconds),
+            default=None,
+        )
+
+    @property
     def wait_share(self) -> float | None:
         """Exposed communication: time blocked in `wait` over step time, mean of the ranks."""
         shares = [share for view in self.ranks.values() if (share := _waiting(view)) is not None]

@@ -9,11 +9,18 @@ from sgplan.tui.cells import clipped
 from sgplan.tui.player import Player
 from sgplan.tui.rows import View, seconds, spans
 from sgplan.tui.state import NOTABLE
+from sgplan.tui.waiting import Where
 
 _LIVE = "1-6 screens  ↑↓ rank  ←→ step  n/p mark  space hold  / filter  r runs  ? help  q quit"
 _PAST = "past  ←→ step  n/p mark  space play  f follow  ? help  q quit"
-STILL = 10.0
-"""Seconds, and steps, in which no rank moves before that is worth a word."""
+STUCK = 10.0
+"""Seconds without an end of a step before that is worth a word."""
+
+SLOW_STEPS = 10.0
+"""As many steps of the usual length."""
+
+PLACES = 3
+"""Places of ranks that are named."""
 
 _LEFT, _RIGHT = 9, 16  # cells beside the slider's bar
 
@@ -61,6 +68,10 @@ def _verdict(view: View) -> str:
         return f"✗ {view.end.why}"
     if over and gone:
         return f"✗ killed: rank {spans(gone)} told no end"
+    if waits := [w for w in view.where.values() if w.unsure and not w.waits_for]:
+        longest = max((w.since or 0.0 for w in waits), default=0.0)
+        ranks = spans([w.rank for w in waits])
+        return f"▲ rank {ranks} waits for {seconds(longest)}; it is not known for whom"
     if slow := state.stragglers:
         cost = max(slow.values())
         return f"▲ rank {spans(sorted(slow))} is slow: the others wait {cost:.0%} of each step"
@@ -71,25 +82,42 @@ def _verdict(view: View) -> str:
         return f"! {broken[0].name} does not hold since step {broken[0].since_step}"
     if over:
         return "■ ended"
-    if (still := _still(view)) is not None:
-        return f"▲ no rank has moved for {seconds(still)}"
+    if (stuck := _stuck(view)) is not None:
+        return stuck
     words = {"compiling": "◐ compiling", "training": "● training", "ended": "■ ended"}
     return words.get(state.phase, "○ starting")
 
 
-def _still(view: View) -> float | None:
-    """Seconds in which a run that trains has not moved, where nobody is known to hold it up.
+def _stuck(view: View) -> str | None:
+    """What a run that trains says when it ends no step, and nobody is known to hold it up.
 
-    A collective of the script's own, or one inside a forward, is no `wait`.
+    A collective of the script's own, one inside a forward and a loader without end are no `wait`;
+    so is an evaluation, in which ranks move on.
     """
-    if not view.live or view.end is not None or view.state.phase != "training":
+    state = view.state
+    known = view.live and not view.reading and view.end is None
+    if not known or state.phase != "training":
         return None
-    since = [where.since for where in view.where.values() if where.since is not None]
-    if len(since) < len(view.where):
+    running = [rank for rank in state.ranks.values() if rank.ended is None]
+    seconds_since = (view.now_ns - max((rank.step_ns for rank in running), default=0)) / 1e9
+    most = max(STUCK, SLOW_STEPS * (state.usual_seconds or 0.0))
+    if seconds_since <= most:
         return None
-    step = max((found.last_seconds or 0.0 for found in view.state.ranks.values()), default=0.0)
-    least = min(since, default=0.0)
-    return least if least > STILL * max(step, 1.0) else None
+    here = [view.where[rank.rank] for rank in running if rank.rank in view.where]
+    stand = all(where.since is not None and where.since > most for where in here)
+    return (
+        f"{'▲' if stand else '…'} no step has ended for {seconds(seconds_since)}: {_places(here)}"
+    )
+
+
+def _places(here: Sequence[Where]) -> str:
+    """`rank 0..2 in forward model, rank 3 in script`; where most are comes first."""
+    ranks: dict[str, list[int]] = {}
+    for where in here:
+        ranks.setdefault(where.doing, []).append(where.rank)
+    ordered = sorted(ranks.items(), key=lambda found: (-len(found[1]), found[1]))
+    parts = [f"rank {spans(found)} in {place}" for place, found in ordered[:PLACES]]
+    return ", ".join(parts + ["…"] * (len(ordered) > PLACES))
 
 
 def _reason(view: View) -> str:

@@ -128,17 +128,49 @@ def test_of_a_rank_in_several_groups_it_is_not_known_which_one_waits() -> None:
     assert found[2].holds_up == ()
 
 
+def first_line(
+    positions: dict[int, Position], later: float, usual: float = 0.1, state: RunState | None = None
+) -> str:
+    """What is said of ranks whose last step of several ended after a second."""
+    if state is None:
+        said = [(rank, 0.0, attached(rank)) for rank in positions]
+        said += [(r, 1.0, step(n, usual)) for n in (1, 2, 3) for r in positions]
+        state = after(*said)
+    now = BEGIN + round(later * SECOND)
+    view = View(state, whereabouts(state, positions, now), now_ns=now)
+    return head(view, "run", 120).splitlines()[0]
+
+
 @pytest.mark.parametrize(
-    ("since", "later", "said"),
-    [(0.0, 70.0, "▲ no rank has moved for 70 s"), (0.0, 5.0, "● training"), (65.0, 70.0, "● tr")],
+    ("place", "since", "later", "usual", "said"),
+    [
+        ("forward model", 1.0, 71.0, 0.1, "▲ no step has ended for 70 s: rank 0 in script, rank 1"),
+        ("script", 1.0, 71.0, 0.1, "▲ no step has ended for 70 s: rank 0..1 in script"),
+        ("forward model", 70.5, 71.0, 0.1, "… no step has ended for 70 s: rank 0 in script"),
+        ("forward model", 1.0, 6.0, 0.1, "● training"),
+        ("forward model", 1.0, 71.0, 10.0, "● training"),  # steps of 10 s
+    ],
 )
-def test_a_run_in_which_nobody_moves_is_not_called_healthy(
-    since: float, later: float, said: str
+def test_a_run_that_ends_no_step_is_not_called_healthy(
+    place: str, since: float, later: float, usual: float, said: str
 ) -> None:
-    """A barrier of the script's own is no `wait`."""
-    state = after(
-        (0, 0.0, attached(0)), (1, 0.0, attached(1)), (0, 1.0, step(1)), (1, 1.0, step(1))
-    )
-    positions = {0: at("script", 1, 0.0), 1: at("forward model", 1, since)}
-    where = whereabouts(state, positions, BEGIN + round(later * SECOND))
-    assert head(View(state, where), "run", 80).startswith(said)
+    """A barrier of the script's own is no `wait`, and an evaluation moves on."""
+    positions = {0: at("script", 3, 1.0), 1: at(place, 3, since)}
+    assert first_line(positions, later, usual).startswith(said)
+
+
+def test_ranks_without_counters_that_end_no_step_are_told() -> None:
+    state = after((0, 0.0, attached(0)), (0, 1.0, step(1)))
+    assert first_line({}, 31.0, state=state).startswith("… no step has ended for 30 s: rank 0 in")
+
+
+def test_a_rank_that_has_ended_does_not_make_a_run_move() -> None:
+    said = [(rank, 1.0, step(1)) for rank in (0, 1)]
+    state = after(*said, (1, 30.0, step(2)), (1, 31.0, events.ScriptEnded("returned", "", 2, 0)))
+    line = first_line({0: at("script", 1), 1: at("script", 2)}, 41.0, state=state)
+    assert line.startswith("▲ no step has ended for 40 s: rank 0 in script")
+
+
+def test_a_wait_for_nobody_knows_whom_is_told() -> None:
+    line = first_line({0: at("wait b0")}, 41.0, state=ranks(2))
+    assert line.startswith("▲ rank 0 waits for 41 s; it is not known for whom")
