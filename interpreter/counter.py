@@ -20,6 +20,8 @@ from pathlib import Path
 from time import time_ns
 from typing import Final
 
+from sgplan.interpreter.birth import UNTOLD, Birth, birth_of
+
 VERSION: Final = 1
 PLACES: Final = 256
 """Places that have a name; what comes beyond them is at `elsewhere`."""
@@ -33,6 +35,8 @@ _MAGIC = b"SGPC"
 _HEADER = struct.Struct("<4sIQI")  # magic, version, pid, places used
 _USED = struct.Struct("<I")
 _USED_AT = 16
+_BIRTH = struct.Struct("<Q16s")  # ticks, boot; zeros in files of before, and where nobody tells
+_BIRTH_AT = 24
 _NOW = struct.Struct("<QQQIQ")  # number, since (wall ns), step, place, number
 _pack = _NOW.pack_into
 _NOW_AT = 64
@@ -79,6 +83,7 @@ class Counter:
         self.place(ELSEWHERE)
         self.stepped(0)
         os.register_at_fork(after_in_child=self._alone)
+        _BIRTH.pack_into(self._map, _BIRTH_AT, *birth_of(os.getpid()))
         host = socket.gethostname().encode()[:_HOST]
         self._map[_HOST_AT : _HOST_AT + len(host)] = host
         _HEADER.pack_into(self._map, 0, _MAGIC, VERSION, os.getpid(), len(self._times))
@@ -168,7 +173,7 @@ class Position:
         place: an instruction's key (`wait b0`), or `script` outside all of them.
         since_ns: wall-clock nanoseconds of the rank's own clock.
         step: steps that had ended.
-        pid, host: of the rank's process.
+        pid, host, born: of the rank's process.
     """
 
     place: str
@@ -176,6 +181,7 @@ class Position:
     step: int
     pid: int
     host: str = ""
+    born: Birth = UNTOLD
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,13 +210,14 @@ class CounterFile:
         if magic != _MAGIC or version != VERSION:
             raise ValueError(f"{path} is no program counter of version {VERSION}")
         self.host = self._text(_HOST_AT, _HOST)
+        self.born = Birth(*_BIRTH.unpack_from(self._map, _BIRTH_AT))
 
     def position(self) -> Position | None:
         """Where the rank is; None when it writes faster than this can read."""
         for _ in range(100):
             before, since, step, place, behind = _NOW.unpack_from(self._map, _NOW_AT)
             if before == behind:
-                return Position(self._name(place), since, step, self.pid, self.host)
+                return Position(self._name(place), since, step, self.pid, self.host, self.born)
         return None
 
     def costs(self) -> list[Cost]:

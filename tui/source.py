@@ -15,22 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from sgplan.failure import Failure
 from sgplan.grammar.diagnostics import Refused
+from sgplan.interpreter.birth import Birth, lives
 from sgplan.interpreter.counter import Cost, CounterFile, Position
 from sgplan.report import began
 from sgplan.runfolder import RunFolder
 
 if TYPE_CHECKING:
     from sgplan.planner.artefact import Part
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):  # a number of a damaged file is no process
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +45,11 @@ class Source:
         faults: what cannot be read, each once.
     """
 
-    def __init__(self, folder: RunFolder, alive: Callable[[int], bool] = _alive) -> None:
+    def __init__(self, folder: RunFolder, alive: Callable[[int, Birth], bool] = lives) -> None:
         self.folder = folder
         self.faults: list[str] = []
         self._alive = alive
+        self._here = socket.gethostname()
         self._counters: dict[int, tuple[int, CounterFile]] = {}  # inode, file
         self._parts: dict[int, tuple[float, Part]] = {}
         self._end: End | None = None
@@ -114,7 +106,7 @@ class Source:
         """How the run ended; None while it goes on, as far as this machine can tell."""
         if self._end is None:
             self._end = self._reported()
-        if self._end is None and positions and self.dead(positions) == positions.keys():
+        if self._end is None and positions and all(map(self._is_dead, positions.values())):
             return End()
         return self._end
 
@@ -128,12 +120,11 @@ class Source:
 
     def dead(self, positions: Mapping[int, Position]) -> set[int]:
         """Ranks of this machine whose process is no more."""
-        here = socket.gethostname()
-        return {
-            rank
-            for rank, position in positions.items()
-            if position.host == here and not self._alive(position.pid)
-        }
+        return {rank for rank, position in positions.items() if self._is_dead(position)}
+
+    def _is_dead(self, position: Position) -> bool:
+        """Whether a process is gone; of one on another machine nothing is known."""
+        return position.host == self._here and not self._alive(position.pid, position.born)
 
     def close(self) -> None:
         """Let go of the files."""

@@ -38,7 +38,7 @@ SHOWN = [(run, "overview") for run in OF_EVERY_RUN] + [
 
 def opened(folder: RunFolder) -> Player:
     """A recorded run as it was looked at while its processes lived, if it had no end."""
-    source = Source(folder, alive=lambda pid: True)
+    source = Source(folder, alive=lambda pid, born: True)
     now = max((position.since_ns for position in source.positions().values()), default=0) + AFTER
     return Player(source, now=lambda: now)
 

@@ -8,6 +8,9 @@ import socket
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from sgplan.interpreter.counter import _BIRTH, _BIRTH_AT
 from sgplan.runfolder import RunFolder
 from sgplan.tui.source import Source
 
@@ -17,7 +20,7 @@ from .build import SECOND, attached, counter, folder
 def test_a_rank_of_a_dead_process_is_found(tmp_path: Path) -> None:
     run = folder(tmp_path, (0, 0.0, attached(0)))
     counter(run, 0, "backward", "wait b0")
-    source = Source(run, alive=lambda pid: False)
+    source = Source(run, alive=lambda pid, born: False)
     (found,) = source.positions().values()
     assert (found.place, found.pid, found.host) == ("wait b0", os.getpid(), socket.gethostname())
     assert source.dead({0: found}) == {0}
@@ -33,12 +36,41 @@ def test_a_number_that_no_process_can_have_is_of_none(tmp_path: Path) -> None:
     assert source.dead({0: replace(found, pid=2**32 - 1)}) == {0}
 
 
+@pytest.mark.parametrize("place", [0, 15], ids=["born later", "of another boot"])
+def test_a_process_that_has_the_number_of_a_dead_one_is_not_it(tmp_path: Path, place: int) -> None:
+    """The machine was started anew: ids begin from below again."""
+    run = folder(tmp_path, (0, 0.0, attached(0)))
+    counter(run, 0)
+    path = run.path / "counter-0.bin"
+    assert Source(run).end(Source(run).positions()) is None
+    with path.open("r+b") as file:
+        file.seek(_BIRTH_AT + place)
+        byte = file.read(1)
+        file.seek(_BIRTH_AT + place)
+        file.write(bytes([byte[0] ^ 1]))
+    source = Source(run)
+    positions = source.positions()
+    assert source.dead(positions) == {0}
+    assert source.end(positions) is not None
+
+
+def test_a_counter_that_tells_no_birth_is_believed_by_its_number(tmp_path: Path) -> None:
+    run = folder(tmp_path, (0, 0.0, attached(0)))
+    counter(run, 0)
+    path = run.path / "counter-0.bin"
+    with path.open("r+b") as file:
+        file.seek(_BIRTH_AT)
+        file.write(bytes(_BIRTH.size))
+    source = Source(run)
+    assert source.dead(source.positions()) == set()
+
+
 def test_a_rank_of_another_host_is_not_called_dead(tmp_path: Path) -> None:
     run = folder(tmp_path, (0, 0.0, attached(0)))
     counter(run, 0)
     path = run.path / "counter-0.bin"
     path.write_bytes(path.read_bytes().replace(socket.gethostname().encode(), b"elsewhere", 1))
-    source = Source(run, alive=lambda pid: False)
+    source = Source(run, alive=lambda pid, born: False)
     positions = source.positions()
     assert source.dead(positions) == set()
     assert source.end(positions) is None
