@@ -96,9 +96,7 @@ class Peers:
 
     def _keep_time(self, store: torch_api.Store) -> None:
         try:
-            own = torch_api.own_connection(store)
-            for other in range(1, self._rank.world):
-                clock.keep_time(own, _CLOCK, other)
+            clock.keep_time(torch_api.own_connection(store), _CLOCK, range(1, self._rank.world))
         except RuntimeError:
             return  # a rank that did not ask says so itself
 
