@@ -2,6 +2,9 @@
 
 The same reader follows a run that grows and goes through a recorded one; it can begin anywhere that
 a reader has been (`places`). What cannot be read is named, the rest is given.
+
+All times come out on rank 0's clock, and nobody else needs to know of clocks. A rank learns how far
+its own is off some records after its start: where the file holds those, they are moved as well.
 """
 
 from __future__ import annotations
@@ -27,6 +30,9 @@ _AHEAD = 512 * 1024
 
 _LEAST = 4 * 1024
 """Bytes of one file that are decoded at once, however many files there are."""
+
+_UNTIL_ALIGNED = 10_000
+"""Records in which the offset of a rank's clock is looked for, if no step ends before."""
 
 
 class Heard(NamedTuple):
@@ -56,8 +62,9 @@ class _File:
     """One file.
 
     Attributes:
-        clock_ns: to be added to the times of what is waiting.
-        given: the last record that was given.
+        clock_ns: to be added to the times of what is decoded next, as far as it is known.
+        settled: the attempt of which more will not be known.
+        given: what was given last.
         waiting: decoded and not given yet.
         refused: why no more is read.
     """
@@ -65,8 +72,9 @@ class _File:
     tail: Tail
     path: str
     clock_ns: int = 0
-    given: Record | None = None
-    waiting: deque[Record] = field(default_factory=deque[Record])
+    settled: int = -1
+    given: Heard | None = None
+    waiting: deque[Heard] = field(default_factory=deque[Heard])
     refused: Diagnostic | None = None
 
 
@@ -92,19 +100,17 @@ class Reader:
             _, rank = heapq.heappop(self._next)
             self._queued.discard(rank)
             file = self._files[rank]
-            record = file.given = file.waiting.popleft()
-            if isinstance(record.event, events.ClockAligned):
-                file.clock_ns = record.event.offset_ns
-            time_ns = record.time_ns + file.clock_ns
+            heard = file.given = file.waiting.popleft()
             self._queue(rank)
-            yield Heard(rank, time_ns, record)
+            yield heard
 
     def places(self) -> dict[int, Place]:
         """Where it is: a reader that begins there gives the records that this one has not given."""
         found = dict(self._begun)
         for rank, file in self._files.items():
             if file.given is not None:
-                found[rank] = Place(file.given.end, file.given.attempt, file.clock_ns)
+                _, time_ns, record = file.given
+                found[rank] = Place(record.end, record.attempt, time_ns - record.time_ns)
         return found
 
     def damage(self) -> list[Diagnostic]:
@@ -134,10 +140,16 @@ class Reader:
         """See to it that the rank's next record is among those to choose from."""
         file = self._files[rank]
         if not file.waiting:
-            file.waiting.extend(_read(file, max(_AHEAD // len(self._files), _LEAST)))
+            most = max(_AHEAD // len(self._files), _LEAST)
+            records = _read(file, most)
+            while rank != RUN and records and not _is_settled(file, records):
+                if not (more := _read(file, most)):
+                    break
+                records += more
+            file.waiting.extend(_on_one_clock(rank, file, records))
         if file.waiting and rank not in self._queued:
             self._queued.add(rank)
-            heapq.heappush(self._next, (file.waiting[0].time_ns + file.clock_ns, rank))
+            heapq.heappush(self._next, (file.waiting[0].time_ns, rank))
 
 
 def _opened(folder: Path, rank: int, place: Place) -> _File:
@@ -159,6 +171,33 @@ def _read(file: _File, most: int) -> list[Record]:
     except OSError as error:
         tail.damage = error.strerror or str(error)
     return []
+
+
+def _is_settled(file: _File, records: list[Record]) -> bool:
+    """Whether the newest attempt's offset is among these, or will not come: a step has ended."""
+    newest = records[-1].attempt
+    if file.settled != newest and (
+        len(records) >= _UNTIL_ALIGNED
+        or any(
+            record.attempt == newest and isinstance(record.event, _SETTLING) for record in records
+        )
+    ):
+        file.settled = newest
+    return file.settled == newest
+
+
+_SETTLING = (events.ClockAligned, events.StepFinished)
+
+
+def _on_one_clock(rank: int, file: _File, records: list[Record]) -> Iterator[Heard]:
+    """A rank that was started again has the clock of before until it knows better."""
+    offsets: dict[int, int] = {}
+    for record in records:
+        if isinstance(record.event, events.ClockAligned):
+            offsets.setdefault(record.attempt, record.event.offset_ns)
+    for record in records:
+        file.clock_ns = offsets.get(record.attempt, file.clock_ns)
+        yield Heard(rank, record.time_ns + file.clock_ns, record)
 
 
 def _damage(file: _File) -> Diagnostic | None:

@@ -15,8 +15,8 @@ from math import isfinite
 from typing import Any
 
 from sgplan.interpreter import events
-from sgplan.interpreter.record import Record
 from sgplan.interpreter.tracked_places import in_flight
+from sgplan.reader import Heard
 
 STEPS, PROGRAM, COMPILES, COLLECTIVES = range(4)
 _TRACKS = {STEPS: "steps", PROGRAM: "program", COMPILES: "compiles", COLLECTIVES: "collectives"}
@@ -24,15 +24,15 @@ _TRACKS = {STEPS: "steps", PROGRAM: "program", COMPILES: "compiles", COLLECTIVES
 _IN_FLIGHT = in_flight("")
 
 
-def trace_of(records: Iterable[tuple[int, Record]]) -> dict[str, Any]:
+def trace_of(records: Iterable[Heard]) -> dict[str, Any]:
     """The trace of a run.
 
     Args:
-        records: rank and record, in order within a rank; -1 is the run itself.
+        records: in order within a rank; -1 is the run itself.
     """
     writer = _Writer()
-    for rank, record in records:
-        writer.take(rank, record)
+    for heard in records:
+        writer.take(heard)
     return {
         "traceEvents": [*writer.names(), *writer.events, *writer.flows()],
         "displayTimeUnit": "ms",
@@ -43,21 +43,22 @@ def trace_of(records: Iterable[tuple[int, Record]]) -> dict[str, Any]:
 class _Writer:
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
-        self._offsets: dict[int, events.ClockAligned] = {}
+        self._errors: dict[int, int] = {}  # of clocks, in nanoseconds
         self._ranks: dict[int, None] = {}
         self._ended: dict[tuple[int, int], float] = {}  # by rank and track: its last slice
         self._beside: dict[int, int] = {}  # by rank: tracks of collectives
         # By attempt, step, place, and how often it came in the step: rank, track and begin.
         self._collectives: dict[tuple[int, int, str, int], list[tuple[int, int, float]]] = {}
 
-    def take(self, rank: int, record: Record) -> None:
+    def take(self, heard: Heard) -> None:
+        rank, time_ns, record = heard
         event = record.event
         if rank >= 0:
             self._ranks.setdefault(rank)
-        at = self._at(rank, record.time_ns)
+        at = time_ns / 1e3
         match event:
             case events.ClockAligned():
-                self._offsets[rank] = event
+                self._errors[rank] = event.error_ns
             case events.StepFinished():
                 loss = event.loss if event.loss is None or isfinite(event.loss) else str(event.loss)
                 arguments = {"loss": loss, "wait": event.wait, "skipped": event.skipped}
@@ -65,7 +66,7 @@ class _Writer:
                 if event.loss is not None and isfinite(event.loss):  # JSON has no other numbers
                     self._figure(rank, at, "loss", {"loss": event.loss})
             case events.StepTraced():
-                self._steps(rank, record.attempt, event)
+                self._steps(rank, record.attempt, event, time_ns - record.time_ns)
             case events.CompileFinished():
                 arguments = {"cache": event.cache, "why": event.why}
                 self._behind(rank, COMPILES, event.region, event.seconds, at, arguments)
@@ -82,16 +83,12 @@ class _Writer:
             case _:
                 pass
 
-    def _at(self, rank: int, time_ns: int) -> float:
-        """Microseconds on rank 0's clock."""
-        offset = self._offsets.get(rank)
-        return (time_ns + (0 if offset is None else offset.offset_ns)) / 1e3
-
-    def _steps(self, rank: int, attempt: int, event: events.StepTraced) -> None:
+    def _steps(self, rank: int, attempt: int, event: events.StepTraced, clock_ns: int) -> None:
+        """Spans are in the rank's own time, to which `clock_ns` is to be added."""
         times: Counter[str] = Counter()
         flying: list[float] = []  # of each track of collectives: the end of its last slice
         for place, began, ended in sorted(event.spans, key=lambda span: span[1]):
-            begin, end = self._at(rank, began), self._at(rank, ended)
+            begin, end = (began + clock_ns) / 1e3, (ended + clock_ns) / 1e3
             track = PROGRAM
             if place.startswith(_IN_FLIGHT):
                 lane = next((n for n, free in enumerate(flying) if free <= begin), len(flying))
@@ -142,8 +139,8 @@ class _Writer:
 
     def names(self) -> Iterator[dict[str, Any]]:
         for rank in sorted(self._ranks):
-            offset = self._offsets.get(rank)
-            off = "" if offset is None else f" (clock within {offset.error_ns / 1e3:.0f} us)"
+            error = self._errors.get(rank)
+            off = "" if error is None else f" (clock within {error / 1e3:.0f} us)"
             yield _named(rank, "process_name", {"name": f"rank {rank}{off}"})
             yield _named(rank, "process_sort_index", {"sort_index": rank})
             for track, name in _TRACKS.items():

@@ -64,7 +64,7 @@ class Moment:
             if until_ns is not None and heard.time_ns > until_ns:
                 return False
             self._next = None
-            self.state.take(heard.rank, heard.record)
+            self.state.take(heard)
             self.time_ns = max(self.time_ns, heard.time_ns)
             if fits(heard):
                 return True

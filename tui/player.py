@@ -78,7 +78,7 @@ class Player:
         self.reading = False
         for number, heard in enumerate(self._reader.records(), 1):
             self._verdicts = None
-            self._newest.take(heard.rank, heard.record)
+            self._newest.take(heard)
             self._history.said(self._newest, self._reader)
             if number % _LOOK == 0 and time.monotonic() > deadline:
                 self.reading = True

@@ -263,11 +263,11 @@ def _event_row(entry: Entry, ranks: Sequence[int], began: int) -> Row:
 
 def folded(log: Sequence[Entry], words: str) -> list[tuple[Entry, list[int]]]:
     """Entries that fit the filter, the newest first, each with the ranks that said the same."""
-    by_text: dict[tuple[str, str, str, int], tuple[Entry, list[int]]] = {}
+    by_text: dict[tuple[str, str, str, int, int], tuple[Entry, list[int]]] = {}
     for entry in sorted(log, key=lambda entry: entry.time_ns, reverse=True):
         if words and words not in f"{entry.kind} {entry.subject} {entry.text}".lower():
             continue
-        key = (entry.kind, entry.subject, entry.text, entry.step)
+        key = (entry.kind, entry.subject, entry.text, entry.step, entry.attempt)
         known = by_text.get(key)
         if known is None:
             by_text[key] = (entry, [entry.rank])

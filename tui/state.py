@@ -1,6 +1,6 @@
 """What a run looks like at one moment: a fold of the events of its ranks.
 
-Pure: (state, rank, record) in, the state moved on; no files, no clock, no layout. The same fold
+Pure: (state, what was heard) in, the state moved on; no files, no clock, no layout. The same fold
 serves a run that goes on and a recorded one that is looked at in the past, where it is begun anew
 and given the records up to that moment. What it holds has a bound, however long the run is.
 """
@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 
 from sgplan.grammar.diagnostics import Diagnostic
 from sgplan.interpreter import events
-from sgplan.interpreter.record import Record
+from sgplan.reader import Heard
 from sgplan.report import level_words
 
 HISTORY = 121
@@ -53,6 +53,7 @@ class Entry:
         kind: how much it matters.
         subject, text: what it is about, and what it says.
         step: the step that was running, from 1; 0 before the first.
+        attempt: of the rank, from 0; one more whenever it was started again.
     """
 
     time_ns: int
@@ -61,6 +62,7 @@ class Entry:
     subject: str
     text: str
     step: int
+    attempt: int = 0
 
 
 @dataclass(slots=True)
@@ -87,7 +89,7 @@ class RankView:
     """One rank now.
 
     Attributes:
-        offset_ns, error_ns: of its clock to rank 0's; `error_ns` None when it was not measured.
+        error_ns: of its times on rank 0's clock; None when that was not measured.
         last_ns: when it was last heard of.
         step_ns, before_ns: when its last step ended, and the one before.
         miss_seconds: what guard misses cost it.
@@ -100,7 +102,6 @@ class RankView:
     pid: int = 0
     host: str = ""
     attempt: int = 0
-    offset_ns: int = 0
     error_ns: int | None = None
     began_ns: int = 0
     last_ns: int = 0
@@ -183,11 +184,12 @@ MarkKind = Literal["miss", "slow", "failure", "slo"]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A moment worth a look; what several ranks meet in one step is one."""
+    """A moment worth a look; what several ranks meet in one step of one attempt is one."""
 
     time_ns: int
     kind: MarkKind
     step: int
+    attempt: int
 
 
 class RunState:
@@ -217,14 +219,13 @@ class RunState:
         self.now_ns = 0
         self.marks: deque[Mark] = deque(maxlen=MARKS)
 
-    def take(self, rank: int, record: Record) -> None:
+    def take(self, heard: Heard) -> None:
         """Move on by one record; the run's own records come as rank -1."""
-        time_ns = record.time_ns
+        rank, time_ns, record = heard
         if rank >= 0:
             view = self.ranks.get(rank)
             if view is None:
                 view = self.ranks[rank] = RankView(rank)
-            time_ns += view.offset_ns
             view.last_ns = time_ns
             view.attempt = record.attempt
         self.now_ns = max(self.now_ns, time_ns)
@@ -295,12 +296,21 @@ class RunState:
 
     def _say(self, rank: int, time_ns: int, kind: Kind, subject: str, text: str) -> None:
         step = self.ranks[rank].step + 1 if rank in self.ranks else self.step
-        self.log.append(Entry(time_ns, rank, kind, subject, text, step))
+        self.log.append(Entry(time_ns, rank, kind, subject, text, step, self._attempt(rank)))
 
-    def _mark(self, time_ns: int, kind: MarkKind, step: int) -> None:
+    def _mark(self, rank: int, time_ns: int, kind: MarkKind, step: int) -> None:
+        new = Mark(time_ns, kind, step, self._attempt(rank))
         recent = islice(reversed(self.marks), RECENT)
-        if not any((mark.kind, mark.step) == (kind, step) for mark in recent):
-            self.marks.append(Mark(time_ns, kind, step))
+        if not any(
+            (mark.kind, mark.step, mark.attempt) == (kind, step, new.attempt) for mark in recent
+        ):
+            self.marks.append(new)
+
+    def _attempt(self, rank: int) -> int:
+        """In which a rank is, or for the run itself the newest."""
+        if rank in self.ranks:
+            return self.ranks[rank].attempt
+        return max((view.attempt for view in self.ranks.values()), default=0)
 
     def _attached(self, rank: int, time_ns: int, event: events.RankAttached) -> None:
         view = RankView(rank, event.pid, attempt=self.ranks[rank].attempt, began_ns=time_ns)
@@ -312,7 +322,7 @@ class RunState:
 
     def _clock(self, rank: int, time_ns: int, event: events.ClockAligned) -> None:
         view = self.ranks[rank]
-        view.offset_ns, view.error_ns = event.offset_ns, event.error_ns
+        view.error_ns = event.error_ns
 
     def _compile_started(self, rank: int, time_ns: int, event: events.CompileStarted) -> None:
         view = self.ranks[rank]
@@ -342,7 +352,7 @@ class RunState:
         view.misses += 1
         view.miss_seconds += event.seconds or 0.0
         self.misses.append(Miss(time_ns, rank, view.step + 1, event))
-        self._mark(time_ns, "miss", view.step + 1)
+        self._mark(rank, time_ns, "miss", view.step + 1)
         text = f"{event.path} {event.old} -> {event.new}, {event.did}"
         self._say(rank, time_ns, "miss", event.guard or "no guard", text)
 
@@ -369,7 +379,7 @@ class RunState:
         view.step, view.step_ns, view.before_ns = event.step, time_ns, view.step_ns
         if view.before_ns:  # the first step of an attempt compiles
             if _is_slow(event.seconds, view.seconds.last(RECENT)):
-                self._mark(time_ns, "slow", event.step)
+                self._mark(rank, time_ns, "slow", event.step)
             view.seconds.append(event.seconds)
             view.waits.append(event.wait)
             view.samples.append(event.samples)
@@ -395,7 +405,7 @@ class RunState:
         self.levels[event.level] = Level(
             event.level, event.limit, event.measured, False, count, event.step
         )
-        self._mark(time_ns, "slo", event.step)
+        self._mark(rank, time_ns, "slo", event.step)
         self._say(rank, time_ns, "slo", event.level, level_words(event))
 
     def _cleared(self, rank: int, time_ns: int, event: events.SloCleared) -> None:
@@ -409,7 +419,7 @@ class RunState:
         failed = event.how in ("raised", "refused")
         kind: Kind = "error" if failed else "info"
         if failed:
-            self._mark(time_ns, "failure", event.steps)
+            self._mark(rank, time_ns, "failure", event.steps)
         detail = f": {event.detail}" if event.detail else ""
         self._say(rank, time_ns, kind, "script", f"{event.how} after step {event.steps}{detail}")
 

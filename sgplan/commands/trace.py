@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
 
     require_place(None if args.output == "-" else args.output)
     reader = Reader(runfolder.find(args.which).path)
-    text = json.dumps(trace_of((heard.rank, heard.record) for heard in reader.records()))
+    text = json.dumps(trace_of(reader.records()))
     if args.output == "-":
         print(text)
     else:

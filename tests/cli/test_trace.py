@@ -12,16 +12,16 @@ import pytest
 from sgplan import cli
 from sgplan.interpreter import events
 from sgplan.interpreter.record import Record
+from sgplan.reader import Heard, Reader
 from sgplan.trace import COLLECTIVES, PROGRAM, STEPS, trace_of
-from tests.tui.build import BEGIN, SECOND, attached, folder, miss, step
+from tests.tui.build import BEGIN, SECOND, attached, folder, heard_of, miss, step
 
 MS = 1_000_000
 RUNS = Path(__file__).parent.parent / "tui" / "runs"
 
 
 def traced(*said: tuple[int, float, Any]) -> list[dict[str, Any]]:
-    records = [(rank, Record(BEGIN + round(s * SECOND), event, 0)) for rank, s, event in said]
-    return trace_of(records)["traceEvents"]
+    return trace_of(heard_of(*said))["traceEvents"]
 
 
 def of(found: list[dict[str, Any]], phase: str, **wanted: Any) -> list[dict[str, Any]]:
@@ -35,13 +35,22 @@ def spans(*names: str, at: float) -> events.StepTraced:
     return events.StepTraced(1, [(name, begin, begin + SECOND // 10) for name in names])
 
 
-def test_times_are_rank_0s_in_microseconds() -> None:
-    found = traced(
+def test_times_are_rank_0s_in_microseconds(tmp_path: Path) -> None:
+    """Also of what a rank has said before it knew how far its clock is off."""
+    run = folder(
+        tmp_path,
         (0, 0.0, attached(0)),
         (1, 0.0, attached(1)),
-        (1, 0.0, events.ClockAligned(2 * SECOND, 40_000)),
+        (1, 0.1, miss()),
+        (1, 0.5, events.ClockAligned(2 * SECOND, 40_000)),
         (1, 1.0, step(1, 0.25)),
+        (1, 1.0, spans("forward model", at=0.8)),
     )
+    found = trace_of(Reader(run.path).records())["traceEvents"]
+    (mark,) = of(found, "i")
+    assert mark["ts"] == pytest.approx(BEGIN / 1e3 + 2.1e6)
+    (forward,) = of(found, "X", tid=PROGRAM)
+    assert forward["ts"] == pytest.approx(BEGIN / 1e3 + 2.8e6)
     (span,) = of(found, "X", tid=STEPS)
     assert span["name"] == "step 1"
     assert span["ts"] == pytest.approx(BEGIN / 1e3 + 2.75e6)
@@ -114,7 +123,9 @@ def reductions(*found: tuple[str, int, int]) -> events.StepTraced:
 
 def started(*said: tuple[int, Any, int]) -> list[dict[str, Any]]:
     """The trace of records with their rank and attempt."""
-    records = ((rank, Record(20 * MS, event, attempt)) for rank, event, attempt in said)
+    records = (
+        Heard(rank, 20 * MS, Record(20 * MS, event, attempt)) for rank, event, attempt in said
+    )
     return trace_of(records)["traceEvents"]
 
 

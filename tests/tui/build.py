@@ -10,6 +10,7 @@ import msgpack
 from sgplan.interpreter import events
 from sgplan.interpreter.counter import Counter, Position
 from sgplan.interpreter.record import Record, header
+from sgplan.reader import Heard
 from sgplan.runfolder import RunFolder
 from sgplan.tui.state import RunState
 
@@ -37,9 +38,15 @@ def miss(old: str = "32", new: str = "17", did: str = "recompiled") -> events.Gu
 def after(*said: tuple[int, float, Any]) -> RunState:
     """The state after records: rank, seconds since the beginning, event."""
     state = RunState()
-    for rank, seconds, event in said:
-        state.take(rank, Record(BEGIN + round(seconds * SECOND), event, 0))
+    for heard in heard_of(*said):
+        state.take(heard)
     return state
+
+
+def heard_of(*said: tuple[int, float, Any], attempt: int = 0) -> list[Heard]:
+    """Records as a reader gives them: rank, seconds since the beginning, event."""
+    records = [(rank, BEGIN + round(s * SECOND), event) for rank, s, event in said]
+    return [Heard(rank, at, Record(at, event, attempt)) for rank, at, event in records]
 
 
 def at(place: str, step: int = 3, since: float = 0.0, pid: int = 1) -> Position:

@@ -32,7 +32,7 @@ def run_of(path: Path) -> Path:
 def gone_through(path: Path, every: int, room: int = 10**9) -> History:
     history, reader, state = History(path, every, room), Reader(path), RunState()
     for heard in reader.records():
-        state.take(heard.rank, heard.record)
+        state.take(heard)
         history.said(state, reader)
     return history
 
@@ -41,7 +41,7 @@ def begun_anew(path: Path, time_ns: int) -> RunState:
     state = RunState()
     for heard in Reader(path).records():
         if heard.time_ns <= time_ns:
-            state.take(heard.rank, heard.record)
+            state.take(heard)
     return state
 
 

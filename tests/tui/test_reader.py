@@ -34,7 +34,32 @@ def test_a_rank_whose_clock_is_off_is_put_where_it_belongs(tmp_path: Path) -> No
         (1, 0.0, events.ClockAligned(3 * SECOND, 40_000)),
         (1, 0.1, step(1)),
     )
-    assert [heard.rank for heard in Reader(run.path).records()] == [0, 1, 0, 1]
+    assert [heard.rank for heard in Reader(run.path).records()] == [0, 0, 1, 1]
+
+
+def test_what_was_said_before_the_clock_was_known_is_put_where_it_belongs(tmp_path: Path) -> None:
+    """The offset may lie beyond what is decoded at once."""
+    said = [(1, 0.0, attached(1))]
+    said += [(1, 0.001 * n, events.NoteAdded("a", "b" * 1000)) for n in range(600)]
+    said += [(1, 1.0, events.ClockAligned(3 * SECOND, 40_000)), (1, 2.0, step(1))]
+    run = folder(tmp_path, (0, 0.0, attached(0)), (0, 2.0, step(1)), *said)
+    heard = list(Reader(run.path).records())
+    assert [each.rank for each in heard][:3] == [0, 0, 1]
+    assert all(each.time_ns - each.record.time_ns == 3 * SECOND * each.rank for each in heard)
+
+
+def test_a_rank_that_was_started_again_has_its_clock_of_before(tmp_path: Path) -> None:
+    run = folder(tmp_path, (1, 0.0, attached(1)), (1, 1.0, events.ClockAligned(SECOND, 1)))
+    path = run.path / "events-1.msgpack"
+    first = path.read_bytes()
+    again = folder(tmp_path / "again", (1, 5.0, attached(1)), (1, 6.0, step(1)))
+    path.write_bytes(first + (again.path / "events-1.msgpack").read_bytes())
+    seconds = [(heard.time_ns - BEGIN) / SECOND for heard in Reader(run.path).records()]
+    assert seconds == [1.0, 2.0, 6.0, 7.0]
+    third = folder(tmp_path / "third", (1, 9.0, attached(1)), (1, 9.5, events.ClockAligned(0, 1)))
+    path.write_bytes(path.read_bytes() + (third.path / "events-1.msgpack").read_bytes())
+    seconds = [(heard.time_ns - BEGIN) / SECOND for heard in Reader(run.path).records()]
+    assert seconds == [1.0, 2.0, 6.0, 7.0, 9.0, 9.5]
 
 
 def test_a_file_that_grows_is_followed_and_half_a_record_is_left_alone(tmp_path: Path) -> None:

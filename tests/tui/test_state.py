@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from sgplan.interpreter import events
+from sgplan.tui.rows import View, event_rows
 
-from .build import BEGIN, SECOND, after, attached, miss, step
+from .build import BEGIN, SECOND, after, attached, heard_of, miss, step
 
 
 def test_a_rank_goes_through_its_phases() -> None:
@@ -34,11 +35,23 @@ def test_the_worst_rank_is_the_phase_of_the_run() -> None:
     assert state.step == 0
 
 
-def test_times_are_moved_onto_rank_0s_clock() -> None:
-    state = after((1, 0.0, attached(1)), (1, 0.0, events.ClockAligned(5 * SECOND, 40_000)),
-                  (1, 1.0, step(1)))  # fmt: skip
-    assert state.ranks[1].step_ns == BEGIN + 6 * SECOND
-    assert state.ranks[1].error_ns == 40_000
+def test_what_happens_again_in_a_second_attempt_is_worth_another_look() -> None:
+    said: list[tuple[int, float, Any]] = [
+        (0, 0.0, attached(0)),
+        (0, 1.0, miss()),
+        (0, 2.0, events.ScriptEnded("raised", "ValueError", 1, 0)),
+    ]
+    state = after(*said, (1, 2.0, attached(1)), (1, 2.5, miss()))
+    kinds = ["miss", "failure"]
+    assert [mark.kind for mark in state.marks] == kinds
+    for heard in heard_of(
+        *((rank, 10 + seconds, event) for rank, seconds, event in said), attempt=1
+    ):
+        state.take(heard)
+    assert [mark.kind for mark in state.marks] == kinds * 2
+    assert [mark.attempt for mark in state.marks] == [0, 0, 1, 1]
+    misses = [row for row in event_rows(View(state)) if row[3].text == "miss"]
+    assert [row[2].text for row in misses] == ["0", "x2"]
 
 
 def test_a_restarted_rank_begins_anew_and_the_log_stays() -> None:

@@ -6,13 +6,12 @@ import pytest
 
 from sgplan.interpreter import events
 from sgplan.interpreter.counter import ELSEWHERE, Position
-from sgplan.interpreter.record import Record
 from sgplan.tui.rows import View, rank_rows
 from sgplan.tui.state import RunState
 from sgplan.tui.waiting import Where, whereabouts
 from sgplan.tui.words import head
 
-from .build import BEGIN, SECOND, after, at, attached, step
+from .build import BEGIN, SECOND, after, at, attached, heard_of, step
 
 
 def ranks(count: int) -> RunState:
@@ -82,8 +81,8 @@ def agreed(root: str, *group: int) -> events.ContractAgreed:
 def in_groups(count: int, *said: tuple[int, events.ContractAgreed]) -> RunState:
     """Ranks that have agreed on roots; an empty group is that of all."""
     state = ranks(count)
-    for rank, event in said:
-        state.take(rank, Record(BEGIN, event, 0))
+    for heard in heard_of(*((rank, 0.0, event) for rank, event in said)):
+        state.take(heard)
     return state
 
 
@@ -110,7 +109,8 @@ def test_a_counter_that_is_older_than_the_events_is_not_believed() -> None:
 
 def test_a_rank_without_a_counter_that_has_ended_is_the_cause() -> None:
     state = ranks(2)
-    state.take(1, Record(BEGIN, events.ScriptEnded("returned", "", 3, 0), 0))
+    (ended,) = heard_of((1, 0.0, events.ScriptEnded("returned", "", 3, 0)))
+    state.take(ended)
     assert seen({0: at("wait b0")}, state=state)[1].holds_up == (0,)
 
 
