@@ -272,6 +272,14 @@ RUN_CODES: tuple[Code, ...] = (
         found="run",
     ),
     Code(
+        "SG0906",
+        "run folder that was deleted",
+        "The run folder was deleted, or another took its place, while the command ran. A training "
+        "that has begun does not need it, but what its ranks did from then on is not known: there "
+        "is no report, and nothing for `sgplan show`.",
+        found="run",
+    ),
+    Code(
         "SG0733",
         "two precision rules for one op",
         "Two `precision` blocks that hold for the same step select the same op of the captured "

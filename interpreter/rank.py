@@ -366,8 +366,13 @@ class Rank:
         self.program = self.planner.lower(self.plan, facts)
         path = self.folder / f"program-{self.rank}.msgpack"
         partial = path.with_suffix(".tmp")
-        partial.write_bytes(self.planner.part(self.program, facts))
-        partial.replace(path)
+        try:
+            partial.write_bytes(self.planner.part(self.program, facts))
+            partial.replace(path)
+        except OSError as error:  # a full disk or a deleted folder must not end the training
+            why = f"the program cannot be shown: {error.strerror or error}"
+            self.once(events.NoteAdded, path.name, why)
+            return
         self.emit(events.ProgramWritten, path.name)
 
     def check_fresh(self, names: frozenset[str] | None = None) -> None:

@@ -71,11 +71,23 @@ class Recorder:
         self._packer = msgpack.Packer(default=_read_late, unicode_errors="backslashreplace")
         self._failed = False
         self._stop = threading.Event()
-        _cut_incomplete_tail(self._path)
-        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._file = self._opened()
         self._write(self._packer.pack(dict(header)))
         self._thread = threading.Thread(target=self._work, name="sgplan-recorder", daemon=True)
         self._thread.start()
+
+    def _opened(self) -> int:
+        try:
+            _cut_incomplete_tail(self._path)
+            return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as error:
+            self._give_up(error)
+            return -1
+
+    def _give_up(self, error: OSError) -> None:
+        """A full disk or a deleted folder must not end the training; a reader sees the file end."""
+        self._failed = True
+        _complain(f"no more events are written to {self._path}: {error.strerror or error}")
 
     def emit(self, event: type, *fields: Any, _now: Callable[[], int] = time.time_ns) -> None:
         """Queue `event(*fields)`; a 0-dim tensor among the fields is read later, by the thread."""
@@ -141,9 +153,7 @@ class Recorder:
             while view:
                 view = view[os.write(self._file, view) :]
         except OSError as error:
-            # A full disk must not end the training; the reader sees a file that stops.
-            self._failed = True
-            _complain(f"events are no longer written to {self._path}: {error}")
+            self._give_up(error)
 
 
 def _complain(text: str) -> None:

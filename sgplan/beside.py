@@ -58,7 +58,7 @@ def apply(request: Request, carry_out: Callable[[Request], int]) -> int:
         _see_out(folder, fork, quiet=request.progress == "silent")
         if fork.status:
             _show_end(Path(folder.shown) / "log" / "stderr.log")
-        sys.stderr.write(fork.words.read_text(encoding="utf-8", errors="replace"))
+        sys.stderr.write(fork.said())
         if fork.killed_by:
             name = signal.Signals(fork.killed_by).name
             print(f"sgplan: the run's own process was ended by {name}", file=sys.stderr)
@@ -98,6 +98,8 @@ class _Fork:
             each: signal.signal(each, self._pass_on) for each in (signal.SIGINT, signal.SIGTERM)
         }
         self.words.touch()
+        # Opened now: the run folder may be deleted before the run has ended.
+        self._said = self.words.open(encoding="utf-8", errors="replace")
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
@@ -135,6 +137,11 @@ class _Fork:
             os.kill(self._pid, signum)
         if self.on_end is not None and signum == signal.SIGTERM:
             self.on_end()
+
+    def said(self) -> str:
+        """What sgplan has said of the run."""
+        with self._said as file:
+            return file.read()
 
     def has_ended(self) -> bool:
         """Whether the run's process has ended; `status` has its exit status then, and

@@ -17,11 +17,13 @@ def conclude(done: Executed, outcome: Outcome) -> artefact.Artefact | None:
     """Write `run.sgpx` and `report.json`, and show what the ranks refused or warned of.
 
     Returns:
-        The merged artefact, None when no rank wrote a part.
+        The merged artefact, None when no rank wrote a part, or the folder was deleted.
     """
     found = [diagnostic for diagnostic, _ in done.summary.diagnostics]
     ours = [] if outcome.diagnostic is None else [outcome.diagnostic]
     print_diagnostics([*found, *done.damage, *ours], done.plan.sources())
+    if done.gone:
+        return None
     done.folder.write_report(to_json(done.run, outcome, done.summary, done.damage))
     return merge(done)
 
@@ -42,7 +44,7 @@ def merge(done: Executed) -> artefact.Artefact | None:
 
 def tell(done: Executed, outcome: Outcome) -> None:
     """The summary on stderr."""
-    text = summary_text(done.run, outcome, done.summary, done.folder.shown)
+    text = summary_text(done.run, outcome, done.summary, _shown(done))
     print(text, file=sys.stderr, flush=True)
 
 
@@ -50,7 +52,11 @@ def tell_failure(done: Executed, outcome: Outcome) -> None:
     """With `--quiet`: one line, and only when the run failed."""
     if outcome.why:
         line = headline(done.run, outcome, done.summary)
-        print(f"sgplan: {line} ({done.folder.shown})", file=sys.stderr, flush=True)
+        print(f"sgplan: {line} ({_shown(done)})", file=sys.stderr, flush=True)
+
+
+def _shown(done: Executed) -> str:
+    return f"{done.folder.shown}, deleted" if done.gone else done.folder.shown
 
 
 TELL = {"shown": tell, "silent": tell_failure}

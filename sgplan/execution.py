@@ -77,6 +77,7 @@ class Executed:
 
     Attributes:
         enforced: whether a breach of a service level fails the run.
+        gone: whether the run folder was deleted while the command ran.
     """
 
     run: Run
@@ -86,6 +87,7 @@ class Executed:
     summary: Summary
     damage: tuple[Diagnostic, ...]
     enforced: bool = False
+    gone: bool = False
 
 
 def execute(request: Request) -> Executed:
@@ -97,6 +99,7 @@ def execute(request: Request) -> Executed:
     launch.require_program(request.command)
     folder = runfolder.create(request.run_dir, PurePath(request.plan.source).stem or "plan")
     folder.write_plan(request.plan, request.expect)
+    identity = folder.identity()
     # Where a recorded or a planning run is slow, nobody is to blame.
     watch = SloWatch(folder.path, request.plan) if request.mode == "apply" else None
     observer = Observer(folder.path, watch)
@@ -121,7 +124,8 @@ def execute(request: Request) -> Executed:
     child = None if job.killed else status
     damage = tuple(observer.verdicts())
     enforced = watch is not None and watch.enforced
-    return Executed(run, folder, request.plan, child, observer.summary, damage, enforced)
+    gone = folder.identity() != identity
+    return Executed(run, folder, request.plan, child, observer.summary, damage, enforced, gone)
 
 
 def _screen(request: Request, observer: Observer) -> launch.Screen:

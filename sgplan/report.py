@@ -27,8 +27,9 @@ class Outcome:
     Attributes:
         status: exit status of sgplan.
         child: exit status of the command, None when we killed it.
-        word: `done`, `planned`, `refused`, `failed`, `no_step`, `not_planned`, `killed`, or
-            `unfinished` when read back from a run without a report.
+        word: `done`, `slo`, `planned`, `refused`, `failed`, `no_step`, `not_planned`, `killed`,
+            `deleted` (its folder, so that no report says it), or `unfinished` when read back from
+            a run without a report.
         why: one sentence when it is not `done` or `planned`, else empty.
         diagnostic: the finding of ours behind it, None when the script or a rank has said it.
     """
@@ -213,7 +214,11 @@ def headline(run: Run, outcome: Outcome, summary: Summary) -> str:
     return f"{_WORDS[outcome.word]} after {run.seconds:.1f} s on {ranks}"
 
 
-_WHOLE = {"failed": "failed", "unfinished": "no end recorded: it still runs, or was killed"}
+_WHOLE = {
+    "failed": "failed",
+    "deleted": "the run folder was deleted",
+    "unfinished": "no end recorded: it still runs, or was killed",
+}
 _WORDS = {
     "done": "done",
     "slo": "done, with a service level breached",

@@ -64,6 +64,14 @@ class RunFolder:
         """
         return (self.path / PLAN).stat().st_mtime
 
+    def identity(self) -> tuple[int, int] | None:
+        """Which folder lies there now, None when none does or its plan was deleted."""
+        try:
+            found = self.path.stat()
+            return (found.st_dev, found.st_ino) if (self.path / PLAN).exists() else None
+        except OSError:
+            return None
+
     def write_plan(self, plan: PlanFile, expect: dict[str, Any] | None) -> None:
         """The plan for people (`plan.sgplan`, `--set` beside it) and for the ranks."""
         (self.path / "plan.sgplan").write_text(plan.text, encoding="utf-8")

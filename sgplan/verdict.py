@@ -18,6 +18,8 @@ from sgplan.summary import Summary
 
 UNSUPPORTED = "unsupported"
 SLO_STATUS = 3
+_DELETED = "the run folder was deleted while the command ran"
+_KEEP = "keep the run folder until the run has ended"
 CANNOT_IMPORT = "cannot import sgplan"
 _ISOLATING = {
     "I": "runs Python isolated (`-I`)",
@@ -48,12 +50,23 @@ def _judge(done: Executed, achieved: bool, good: str, bad: str, lacking: str) ->
     if errors:
         return Outcome(done.child or 1, done.child, "refused", f"refused: {errors[0].message}")
     if done.child != 0:
-        return Outcome(done.child, done.child, "failed", _failed(done))
+        return Outcome(done.child, done.child, "failed", _failed(done), _gone(done))
+    if not achieved and done.gone:
+        message = f"it is not known what ran under the plan: {_DELETED}"
+        return Outcome(1, 0, "deleted", message, Diagnostic("SG0906", message, help=_KEEP))
     if not achieved:
         reason = why_nothing_ran(done)
         message = f"{lacking}: {reason.fact}"
         return Outcome(1, 0, bad, message, Diagnostic(reason.code, message, help=reason.cure))
-    return Outcome(0, 0, good)
+    return Outcome(0, 0, good, diagnostic=_gone(done))
+
+
+def _gone(done: Executed) -> Diagnostic | None:
+    """What a person should know where the plan has taken hold all the same."""
+    if not done.gone:
+        return None
+    known = f"; {_count(done.summary.steps, 'step')} under the plan had been seen until then"
+    return Diagnostic("SG0906", f"{_DELETED}{known}", severity="warning", help=_KEEP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +86,8 @@ def why_nothing_ran(done: Executed) -> Reason:
 def _failed(done: Executed) -> str:
     how = _status_words(done.child or 0)
     summary = done.summary
+    if done.gone:
+        return f"the command {how}; {_DELETED}"
     if summary.steps:
         return f"the command {how} after {_count(summary.steps, 'step')} under the plan"
     if reason := _attach_failed(done):

@@ -73,6 +73,8 @@ class Source:
 
     def _open_counters(self) -> None:
         """A rank that was restarted has a file of the same name and its own."""
+        if not self.folder.path.exists():
+            self._fault("the run folder was deleted")
         for rank, entry in _listed(self.folder.path):
             known = self._counters.get(rank)
             if known is None or known[0] != entry.inode():

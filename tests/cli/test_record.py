@@ -204,6 +204,15 @@ def test_events_of_an_older_version_are_read(tmp_path: Path) -> None:
     assert [found.event.ranks for found in read_events(path)] == [[]]
 
 
+def test_a_file_that_cannot_be_made_is_no_error_of_the_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = recorder(tmp_path / "gone" / "e")
+    out.emit(events.NoteAdded, "a", "b")
+    assert out.close()
+    assert "no more events are written" in capsys.readouterr().err
+
+
 def test_a_fork_writes_nothing(tmp_path: Path) -> None:
     out = recorder(tmp_path / "e")
     pid = os.fork()

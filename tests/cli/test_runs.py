@@ -128,6 +128,30 @@ def test_a_run_is_entered_when_it_begins(state: Path, mode: str, entered: int) -
     assert len(list(state.iterdir()) if state.exists() else []) == entered
 
 
+@pytest.mark.parametrize(
+    "again", ["", "os.makedirs(run + '/log'); open(run + '/plan.msgpack', 'w')"]
+)
+@pytest.mark.usefixtures("state")
+def test_a_folder_that_is_deleted_while_the_command_runs_is_no_fault_of_the_script(
+    again: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor is one that another run has made in its place written to."""
+    from sgplan import conclude
+    from sgplan.execution import Request, execute
+    from sgplan.verdict import judge_apply
+
+    code = f"import os, shutil; run = os.environ['SGPLAN_RUN']; shutil.rmtree(run); {again}"
+    plan = PlanFile("p.sgplan", "sgplan 1\n")
+    done = execute(Request("apply", plan, (sys.executable, "-c", code), progress="silent"))
+    outcome = judge_apply(done)
+    assert conclude.conclude(done, outcome) is None
+    conclude.tell(done, outcome)
+    told = capsys.readouterr().err
+    assert "SG0906" in told
+    assert f"run folder    {done.folder.shown}, deleted" in told
+    assert not (done.folder.path / "report.json").exists()
+
+
 def test_top_shows_the_runs_of_the_machine_where_the_directory_has_none(
     state: Path, tmp_path: Path
 ) -> None:

@@ -27,14 +27,18 @@ class Case:
         self.folder = folder
 
     def done(
-        self, *happened: object, child: int | None = 0, command: tuple[str, ...] = ("train",)
+        self,
+        *happened: object,
+        child: int | None = 0,
+        command: tuple[str, ...] = ("train",),
+        gone: bool = False,
     ) -> Executed:
         summary = Summary()
         for event in happened:
             summary.take(0, event)
         run = Run("apply", command, "plan.sgplan", str(self.folder), 0.0, 1.0)
         plan = PlanFile("plan.sgplan", "sgplan 1\n")
-        return Executed(run, RunFolder(self.folder), plan, child, summary, ())
+        return Executed(run, RunFolder(self.folder), plan, child, summary, (), gone=gone)
 
 
 @pytest.fixture
@@ -51,6 +55,25 @@ def test_no_rank_at_all_is_a_failure(case: Case) -> None:
     outcome = judge_apply(case.done())
     assert (outcome.status, outcome.word) == (1, "no_step")
     assert "started no Python that loads torch" in outcome.why
+
+
+@pytest.mark.parametrize(
+    ("happened", "child", "status", "word", "severity"),
+    [
+        ((ATTACHED, ROOT, STEP), 0, 0, "done", "warning"),
+        ((ATTACHED, ROOT), 0, 1, "deleted", "error"),
+        ((), 0, 1, "deleted", "error"),
+        ((ATTACHED, ROOT, STEP), 7, 7, "failed", "warning"),
+    ],
+)
+def test_a_run_whose_folder_was_deleted_says_so(
+    case: Case, happened: tuple[object, ...], child: int, status: int, word: str, severity: str
+) -> None:
+    outcome = judge_apply(case.done(*happened, child=child, gone=True))
+    assert (outcome.status, outcome.word) == (status, word)
+    assert outcome.diagnostic is not None
+    assert (outcome.diagnostic.code, outcome.diagnostic.severity) == ("SG0906", severity)
+    assert "no step ran" not in outcome.why
 
 
 def test_an_isolated_python_is_the_reason(case: Case) -> None:

@@ -223,3 +223,12 @@ def test_a_group_that_is_not_all_ranks_is_told(tmp_path: Path) -> None:
     assert dist.group.WORLD is not None
     rank.peers.agree(root, dist.group.WORLD, [])  # of one, in a run of two
     assert [event.ranks for event in kept.of(events.ContractAgreed)] == [[0]]
+
+
+def test_a_program_that_cannot_be_written_is_no_error_of_the_training(tmp_path: Path) -> None:
+    rank, kept = rank_under(tmp_path / "deleted")
+    rank.add_root(root_of(nn.Linear(3, 2)))
+    rank.write_part()
+    (note,) = kept.of(events.NoteAdded)
+    assert note.subject == "program-0.msgpack"
+    assert kept.of(events.ProgramWritten) == []

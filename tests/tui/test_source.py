@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -96,6 +97,16 @@ def test_what_is_no_counter_and_no_report_is_named(tmp_path: Path) -> None:
     assert "report.json cannot be read" in source.faults[1]
     source.positions()
     assert len(source.faults) == 2
+
+
+def test_a_folder_that_was_deleted_is_named(tmp_path: Path) -> None:
+    run = folder(tmp_path / "run", (0, 0.0, attached(0)))
+    counter(run, 0)
+    source = Source(run)
+    source.positions()
+    shutil.rmtree(run.path)
+    assert set(source.positions()) == {0}  # it is mapped
+    assert source.faults == ["the run folder was deleted"]
 
 
 def test_a_report_tells_the_end(tmp_path: Path) -> None:
