@@ -207,13 +207,23 @@ class ProgramWritten:
 
 @dataclass(frozen=True, slots=True)
 class ScriptEnded:
-    """The script left: `how` is `returned` (`sys.exit` too), `raised`, `planned`, `verified` or
-    `refused`."""
+    """The script left: `how` is `returned` (`sys.exit(0)` too), `exited` with another status,
+    `raised`, `planned`, `verified` or `refused`; `detail` has the status or the reason."""
 
     how: str
     detail: str
     steps: int
     peak_rss: int
+
+    @property
+    def failed(self) -> bool:
+        """Whether its process ended with another status than 0, as far as that is known."""
+        return self.how in ("raised", "refused") or self.detail.startswith("status ")
+
+    @property
+    def words(self) -> str:
+        """`exited with status 3`."""
+        return f"exited with {self.detail}" if self.how == "exited" else self.how
 
 
 @dataclass(frozen=True, slots=True)

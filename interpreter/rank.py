@@ -32,6 +32,7 @@ from sgplan.grammar.diagnostics import Diagnostic, Refused, has_errors
 from sgplan.grammar.plan import Capture, Plan, Sync
 from sgplan.interpreter import events, gate, shortfalls, step_end, tracked_places, unsupported
 from sgplan.interpreter.calls import Calls
+from sgplan.interpreter.exits import Exits
 from sgplan.interpreter.guards import Guards
 from sgplan.interpreter.inner_step import InnerSteps
 from sgplan.interpreter.loss_scale import LossScales
@@ -247,6 +248,8 @@ class Rank:
 
     def watch_exit(self) -> None:
         """See to it that the last event is written however the script ends."""
+        exits = Exits()
+        exits.install()
         previous = sys.excepthook
 
         def hook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
@@ -254,7 +257,7 @@ class Rank:
             self.end("raised", "".join(traceback.format_exception_only(kind, error)).strip())
 
         sys.excepthook = hook
-        atexit.register(lambda: self.end("returned"))
+        atexit.register(lambda: self.end("exited" if exits.words() else "returned", exits.words()))
 
     # --- roots and program -----------------------------------------------------------------------
 

@@ -79,7 +79,7 @@ class _Writer:
                 verb = "breached" if isinstance(event, events.SloBreached) else "holds again"
                 self._mark(max(rank, 0), at, f"slo {event.level} {verb}", "g")
             case events.ScriptEnded():
-                self._mark(rank, at, f"script {event.how}")
+                self._mark(rank, at, f"script {event.words}")
             case _:
                 pass
 

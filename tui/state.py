@@ -129,8 +129,9 @@ class RankView:
     def phase(self) -> Phase:
         """What it does, in one word."""
         if self.ended is not None:
-            how = self.ended.how
-            return "failed" if how == "raised" else "refused" if how == "refused" else "ended"
+            if self.ended.how == "refused":
+                return "refused"
+            return "failed" if self.ended.failed else "ended"
         if self.compiling:
             return "compiling"
         return "training" if self.step else "starting"
@@ -416,12 +417,11 @@ class RunState:
 
     def _script_ended(self, rank: int, time_ns: int, event: events.ScriptEnded) -> None:
         self.ranks[rank].ended = event
-        failed = event.how in ("raised", "refused")
-        kind: Kind = "error" if failed else "info"
-        if failed:
+        kind: Kind = "error" if event.failed else "info"
+        if event.failed:
             self._mark(rank, time_ns, "failure", event.steps)
-        detail = f": {event.detail}" if event.detail else ""
-        self._say(rank, time_ns, kind, "script", f"{event.how} after step {event.steps}{detail}")
+        detail = f": {event.detail}" if event.detail and event.how != "exited" else ""
+        self._say(rank, time_ns, kind, "script", f"{event.words} after step {event.steps}{detail}")
 
     def _dropped(self, rank: int, time_ns: int, event: events.EventsDropped) -> None:
         self._say(rank, time_ns, "warning", "events", f"{event.count} events were lost")

@@ -148,7 +148,7 @@ def _doing(
 ) -> tuple[str, float | None]:
     view = state.ranks.get(rank)
     if view is not None and view.ended is not None:
-        return view.ended.how, None
+        return view.ended.words, None
     if view is not None and view.compiling:
         return f"compile {view.compiling}", _seconds(now_ns, view.compiling_since)
     if position is None:

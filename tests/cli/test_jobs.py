@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sgplan.interpreter.events import ScriptEnded
 from tests.gloo.harness import BIN, Job, run_job
 
 pytestmark = pytest.mark.gloo
@@ -37,6 +38,9 @@ def test_a_failing_script_keeps_its_traceback_and_status(tmp_path: Path) -> None
     assert job.returncode == 1  # torchrun's own for a failed rank
     assert "exitcode  : 3" in job.stderr
     assert "the command ended with status 1 after 3 steps under the plan" in job.stderr
+    assert {end.words for rank in (0, 1) for end in job.of(ScriptEnded, rank)} == {
+        "exited with status 3"
+    }
     assert not job.orphans
 
 

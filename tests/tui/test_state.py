@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from sgplan.interpreter import events
 from sgplan.tui.rows import View, event_rows
 
@@ -22,6 +24,22 @@ def test_a_rank_goes_through_its_phases() -> None:
     state = after(*said)
     assert state.phase == "failed"
     assert [entry.kind for entry in state.log] == ["info", "info", "error"]
+
+
+@pytest.mark.parametrize(
+    ("how", "detail", "phase", "said"),
+    [
+        ("returned", "", "ended", "returned after step 1"),
+        ("exited", "status 3", "failed", "exited with status 3 after step 1"),
+        ("exited", "a status that is not known", "ended", "exited with a status that is not known"),
+        ("raised", "ValueError", "failed", "raised after step 1: ValueError"),
+        ("refused", "SG0401: no", "refused", "refused after step 1: SG0401: no"),
+    ],
+)
+def test_how_a_script_ended_is_told(how: str, detail: str, phase: str, said: str) -> None:
+    state = after((0, 0.0, attached(world=1)), (0, 1.0, events.ScriptEnded(how, detail, 1, 0)))
+    assert state.phase == phase
+    assert state.log[-1].text.startswith(said)
 
 
 def test_the_worst_rank_is_the_phase_of_the_run() -> None:
