@@ -31,6 +31,10 @@ _AHEAD = 512 * 1024
 _LEAST = 4 * 1024
 """Bytes of one file that are decoded at once, however many files there are."""
 
+_FIRST = 512
+"""Bytes of a file that are decoded first, and twice as many each time: before the first record of
+many files is given, one of each has to be known."""
+
 _UNTIL_ALIGNED = 10_000
 """Records in which the offset of a rank's clock is looked for, if no step ends before."""
 
@@ -62,6 +66,7 @@ class _File:
     """One file.
 
     Attributes:
+        most: bytes to be decoded next.
         clock_ns: to be added to the times of what is decoded next, as far as it is known.
         settled: the attempt of which more will not be known.
         given: what was given last.
@@ -71,6 +76,7 @@ class _File:
 
     tail: Tail
     path: str
+    most: int = _FIRST
     clock_ns: int = 0
     settled: int = -1
     given: Heard | None = None
@@ -154,7 +160,7 @@ class Reader:
 
 def _opened(folder: Path, rank: int, place: Place) -> _File:
     path = events_file(folder, rank)
-    return _File(Tail(path, place.offset, place.attempt), str(path), place.clock_ns)
+    return _File(Tail(path, place.offset, place.attempt), str(path), clock_ns=place.clock_ns)
 
 
 def _read(file: _File, most: int) -> list[Record]:
@@ -162,7 +168,8 @@ def _read(file: _File, most: int) -> list[Record]:
     try:
         if os.stat(file.path).st_size <= tail.offset:  # nothing new, as nearly always
             return []
-        return tail.read(most)
+        size, file.most = min(file.most, most), min(2 * file.most, most)
+        return tail.read(size)
     except FileNotFoundError:
         return []
     except Refused as refused:

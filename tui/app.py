@@ -21,7 +21,7 @@ from textual.widgets import ContentSwitcher, Input, Static
 from sgplan.runfolder import RunFolder
 from sgplan.tui import rows, words
 from sgplan.tui.cells import Column, Row
-from sgplan.tui.player import Player
+from sgplan.tui.player import FIRST, Player
 from sgplan.tui.rows import View
 from sgplan.tui.screens.help import HelpScreen
 from sgplan.tui.screens.runs import RunsScreen
@@ -161,12 +161,12 @@ class Dashboard(App[None]):
         yield Static(id="keys", markup=False)
 
     def on_mount(self) -> None:
-        self.player.tick()
+        self.player.take_in(FIRST)
         self.action_tab(0)
         self.set_timer(LATER, lambda: self.run_worker(_planner, thread=True))
         if not self.is_headless:  # a process of our own: a test keeps its garbage
             gc.freeze()  # what is loaded stays; going through it would hold up keys for 50 ms
-        self._pieces = self.set_interval(PIECE, self._read_on, pause=True)
+        self._pieces = self.set_interval(PIECE, self._read_on, pause=not self.player.reading)
         self.set_interval(PERIOD, self.tick)
         if self._choose:
             self.action_runs()

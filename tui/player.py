@@ -21,7 +21,10 @@ from sgplan.tui.waiting import whereabouts
 BUDGET = 0.05
 """Seconds that reading may take at once: a long run is opened in pieces, with keys between them."""
 
-_LOOK = 64  # records between two looks at the clock
+FIRST = 0.02
+"""Seconds that it may take before the first frame: a short run is read, a long one begun."""
+
+_LOOK = 16  # records between two looks at the clock
 
 
 class Player:
@@ -72,9 +75,9 @@ class Player:
         if self._past is not None and self.playing:
             self.go(self.at + passed)
 
-    def take_in(self) -> None:
-        """Read on for a moment."""
-        deadline = time.monotonic() + BUDGET
+    def take_in(self, budget: float = BUDGET) -> None:
+        """Read on for so many seconds."""
+        deadline = time.monotonic() + budget
         self.reading = False
         for number, heard in enumerate(self._reader.records(), 1):
             self._verdicts = None

@@ -20,7 +20,7 @@ from sgplan.interpreter.counter import Position
 from sgplan.runfolder import RunFolder
 from sgplan.tui.app import Dashboard
 from sgplan.tui.cells import Cell, Column, Row, Rows
-from sgplan.tui.rows import RANKS
+from sgplan.tui.rows import RANKS, View
 from sgplan.tui.state import HISTORY, RunState
 from sgplan.tui.waiting import whereabouts
 from sgplan.tui.widgets.line import BARS, _levels
@@ -87,6 +87,35 @@ def test_the_cursor_goes_through_512_ranks_and_cells_are_clipped(tmp_path: Path)
         assert len(seen[name]) == SIZE[1]
         assert {len(line) for line in seen[name]} == {SIZE[0]}, name
     assert all(any("…" in line for line in seen[name]) for name in ("begin", "4", "6"))
+
+
+def test_a_long_run_is_drawn_before_it_is_read_and_read_on_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sgplan.tui.app.FIRST", 0.0)  # as if it were longer
+    monkeypatch.setattr("sgplan.tui.app.PERIOD", 3600.0)  # no other drawing
+    said: list[tuple[int, float, Any]] = [(rank, 0.0, attached(rank, 8)) for rank in range(8)]
+    said += [(rank, float(n), step(n)) for n in range(1, 200) for rank in range(8)]
+    run = folder(tmp_path / "run", *said)
+
+    drawn: list[View] = []
+
+    class Seen(Dashboard):
+        def draw(self) -> None:
+            super().draw()
+            drawn.append(self._view)
+
+    async def look() -> None:
+        app = Seen(run)
+        async with app.run_test(size=SIZE) as pilot:
+            while app.player.reading:
+                await pilot.pause(0.05)
+            app.draw()
+
+    asyncio.run(look())
+    first, last = next(view for view in drawn if view.where), drawn[-1]
+    assert (first.reading, len(first.where)) == (True, 8)
+    assert (last.reading, last.state.step) == (False, 199)
 
 
 class Alone(App[None]):

@@ -96,3 +96,15 @@ def test_a_reader_begins_where_another_was(tmp_path: Path) -> None:
         first = Reader(run.path)
         taken = list(islice(first.records(), count))
         assert taken + list(Reader(run.path, first.places()).records()) == whole
+
+
+def test_the_first_record_of_many_long_files_waits_for_a_little_of_each(tmp_path: Path) -> None:
+    many = 64
+    said = [(rank, 0.0, attached(rank, many)) for rank in range(many)]
+    said += [(rank, float(n), step(n)) for n in range(1, 100) for rank in range(many)]
+    run = folder(tmp_path, *said)
+    reader = Reader(run.path)
+    records = reader.records()
+    next(records)
+    assert sum(file.tail.offset for file in reader._files.values()) < many * 1024
+    assert len(list(records)) == len(said) - 1
