@@ -133,8 +133,9 @@ class Summary:
 
     @property
     def steps(self) -> int:
-        """Steps that every rank has finished."""
-        return min((state.steps for state in self.ranks.values()), default=0)
+        """Steps that every rank has finished; ranks in which no model was found take none."""
+        training = [state for state in self.ranks.values() if state.roots]
+        return min((state.steps for state in training or self.ranks.values()), default=0)
 
     @property
     def loss(self) -> float | None:

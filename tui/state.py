@@ -91,6 +91,7 @@ class RankView:
     Attributes:
         error_ns: of its times on rank 0's clock; None when that was not measured.
         last_ns: when it was last heard of.
+        trains: whether a model was found in it.
         step_ns, before_ns: when its last step ended, and the one before.
         miss_seconds: what guard misses cost it.
         seconds, waits, samples: of the recent steps but the first, the newest last; losses of all.
@@ -105,6 +106,7 @@ class RankView:
     error_ns: int | None = None
     began_ns: int = 0
     last_ns: int = 0
+    trains: bool = False
     step: int = 0
     step_ns: int = 0
     before_ns: int = 0
@@ -239,8 +241,9 @@ class RunState:
 
     @property
     def step(self) -> int:
-        """Steps that every rank has finished."""
-        return min((view.step for view in self.ranks.values()), default=0)
+        """Steps that every rank has finished; ranks in which no model was found take none."""
+        training = [view for view in self.ranks.values() if view.trains]
+        return min((view.step for view in training or self.ranks.values()), default=0)
 
     @property
     def phase(self) -> Phase:
@@ -344,6 +347,9 @@ class RunState:
 
     def _graph(self, rank: int, time_ns: int, event: events.GraphCaptured) -> None:
         self.graphs.setdefault(event.digest, event)
+
+    def _root(self, rank: int, time_ns: int, event: events.RootFound) -> None:
+        self.ranks[rank].trains = True
 
     def _agreed(self, rank: int, time_ns: int, event: events.ContractAgreed) -> None:
         self.ranks[rank].groups[event.root] = tuple(event.ranks)
@@ -450,6 +456,7 @@ def _waiting(view: RankView) -> float | None:
 
 _HANDLERS: dict[type, Callable[[RunState, int, int, Any], None]] = {
     events.RankAttached: RunState._attached,
+    events.RootFound: RunState._root,
     events.ClockAligned: RunState._clock,
     events.CompileStarted: RunState._compile_started,
     events.CompileFinished: RunState._compile_finished,

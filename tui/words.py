@@ -68,7 +68,8 @@ def _verdict(view: View) -> str:
         return f"✗ {view.end.why}"
     if over and gone:
         return f"✗ killed: rank {spans(gone)} told no end"
-    if waits := [w for w in view.where.values() if w.unsure and not w.waits_for]:
+    waits = [w for w in view.where.values() if w.unsure and not w.waits_for]
+    if waits and not over:
         longest = max((w.since or 0.0 for w in waits), default=0.0)
         ranks = spans([w.rank for w in waits])
         return f"▲ rank {ranks} waits for {seconds(longest)}; it is not known for whom"

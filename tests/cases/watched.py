@@ -1,4 +1,4 @@
-"""Runs to look at: healthy, with many guard misses, hanging, slow, failing, with many warnings.
+"""Runs to look at: healthy, guard misses, a hang, some of the ranks, slow, failing, with warnings.
 
 torchrun --standalone --nproc-per-node 4 watched.py CASE
 """
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-CASES = ("healthy", "storm", "hang", "slow", "fails", "warns")
+CASES = ("healthy", "storm", "hang", "part", "slow", "fails", "warns")
 STEPS = 40
 
 
@@ -43,7 +43,13 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(0)
-    model = DistributedDataParallel(Net())
+    group = None
+    if case == "part":  # rank 2 takes no part in the reductions
+        group = dist.new_group([0, 1])
+        if rank == 2:
+            dist.barrier()
+            return
+    model = DistributedDataParallel(Net(), process_group=group)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     data, target = torch.randn(64, 64), torch.randint(10, (64,))
     if case == "fails" and rank == 2:
@@ -54,7 +60,7 @@ def main() -> None:
             warnings.warn(f"rank {rank} warns {number}", stacklevel=1)
     for step in range(STEPS):
         batch = 16 + step % 7 if case == "storm" else 32
-        if case == "hang" and rank == 2 and step == 20:
+        if (case, rank, step) in (("hang", 2, 20), ("part", 1, 20)):
             os.kill(os.getpid(), signal.SIGSTOP)
         if case == "slow" and rank == 1:
             time.sleep(0.06)
@@ -63,6 +69,8 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+    if case == "part":
+        dist.barrier()
     dist.destroy_process_group()
 
 

@@ -51,6 +51,15 @@ def test_a_step_under_the_plan_is_done(case: Case) -> None:
     assert (outcome.status, outcome.word, outcome.why) == (0, "done", "")
 
 
+def test_a_rank_without_a_model_takes_no_steps(case: Case) -> None:
+    """It may only feed the others, or be outside of the process group."""
+    done = case.done(ATTACHED, ROOT, STEP)
+    done.summary.take(1, ATTACHED)
+    assert judge_apply(done).word == "done"
+    done.summary.take(1, ROOT)
+    assert judge_apply(done).word == "no_step"
+
+
 def test_no_rank_at_all_is_a_failure(case: Case) -> None:
     outcome = judge_apply(case.done())
     assert (outcome.status, outcome.word) == (1, "no_step")

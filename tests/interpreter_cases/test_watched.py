@@ -81,6 +81,21 @@ def test_a_rank_that_is_stopped_is_named_and_every_rank_shows_where_it_is(tmp_pa
     assert len(traced) < 40
 
 
+def test_a_rank_that_takes_no_part_in_the_reductions_is_not_blamed(tmp_path: Path) -> None:
+    def go() -> Job:
+        script = CASES / "watched.py"
+        return run_job(script, "part", folder=tmp_path, nproc=3, plan=PLAN, timeout=120)
+
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(go)
+        view = watched_until_it_hangs(tmp_path, 90)
+        os.kill(view.state.ranks[1].pid, signal.SIGCONT)
+        job.result().ok()
+    assert (view.where[0].waits_for, view.where[0].unsure) == ((1,), ())
+    assert view.where[1].holds_up == (0,)
+    assert view.where[2].holds_up == ()
+
+
 @pytest.mark.parametrize(("enforce", "status"), [("on", 3), ("off", 0)])
 def test_a_level_that_is_breached_is_told_and_fails_the_run_where_it_is_enforced(
     tmp_path: Path, enforce: str, status: int

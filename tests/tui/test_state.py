@@ -72,6 +72,12 @@ def test_what_happens_again_in_a_second_attempt_is_worth_another_look() -> None:
     assert [row[2].text for row in misses] == ["0", "x2"]
 
 
+def test_a_rank_without_a_model_takes_no_steps() -> None:
+    root = events.RootFound("model", "Net", "ddp", 4, 100)
+    state = after((0, 0.0, attached(0)), (1, 0.0, attached(1)), (0, 0.5, root), (0, 1.0, step(1)))
+    assert state.step == 1
+
+
 def test_a_restarted_rank_begins_anew_and_the_log_stays() -> None:
     state = after((0, 0.0, attached(world=1)), (0, 1.0, step(1)), (0, 2.0, attached(world=1)))
     assert state.ranks[0].step == 0
