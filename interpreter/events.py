@@ -218,7 +218,8 @@ class ScriptEnded:
     @property
     def failed(self) -> bool:
         """Whether its process ended with another status than 0, as far as that is known."""
-        return self.how in ("raised", "refused") or self.detail.startswith("status ")
+        exited = self.how == "exited" and self.detail.startswith("status ")
+        return exited or self.how in ("raised", "refused")
 
     @property
     def words(self) -> str:

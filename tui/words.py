@@ -68,11 +68,12 @@ def _verdict(view: View) -> str:
         return f"✗ {view.end.why}"
     if over and gone:
         return f"✗ killed: rank {spans(gone)} told no end"
-    waits = [w for w in view.where.values() if w.unsure and not w.waits_for]
-    if waits and not over:
-        longest = max((w.since or 0.0 for w in waits), default=0.0)
-        ranks = spans([w.rank for w in waits])
-        return f"▲ rank {ranks} waits for {seconds(longest)}; it is not known for whom"
+    unsure = [w for w in view.where.values() if w.unsure and not w.waits_for]
+    if unsure and not over:
+        longest = seconds(max(w.since or 0.0 for w in unsure))
+        return f"▲ rank {spans([w.rank for w in unsure])} waits for {longest}, who for is not known"
+    if (stuck := _stuck(view)) is not None:
+        return stuck
     if slow := state.stragglers:
         cost = max(slow.values())
         return f"▲ rank {spans(sorted(slow))} is slow: the others wait {cost:.0%} of each step"
@@ -83,8 +84,6 @@ def _verdict(view: View) -> str:
         return f"! {broken[0].name} does not hold since step {broken[0].since_step}"
     if over:
         return "■ ended"
-    if (stuck := _stuck(view)) is not None:
-        return stuck
     words = {"compiling": "◐ compiling", "training": "● training", "ended": "■ ended"}
     return words.get(state.phase, "○ starting")
 

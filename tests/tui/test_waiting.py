@@ -159,6 +159,15 @@ def test_a_run_that_ends_no_step_is_not_called_healthy(
     assert first_line(positions, later, usual).startswith(said)
 
 
+def test_a_run_that_stands_still_now_is_not_called_slow() -> None:
+    """What was the matter before is of less weight."""
+    waits = {0: 0.9, 1: 0.0}
+    said = [(r, n / 10, step(n, 0.1, wait=waits[r] / 10)) for n in range(1, 10) for r in waits]
+    positions = {rank: at("script", 9, 1.0) for rank in waits}
+    assert first_line(positions, 5.0, state=after(*said)).startswith("▲ rank 1 is slow")
+    assert first_line(positions, 41.0, state=after(*said)).startswith("▲ no step has ended")
+
+
 def test_ranks_without_counters_that_end_no_step_are_told() -> None:
     state = after((0, 0.0, attached(0)), (0, 1.0, step(1)))
     assert first_line({}, 31.0, state=state).startswith("… no step has ended for 30 s: rank 0 in")
@@ -173,4 +182,4 @@ def test_a_rank_that_has_ended_does_not_make_a_run_move() -> None:
 
 def test_a_wait_for_nobody_knows_whom_is_told() -> None:
     line = first_line({0: at("wait b0")}, 41.0, state=ranks(2))
-    assert line.startswith("▲ rank 0 waits for 41 s; it is not known for whom")
+    assert line.startswith("▲ rank 0 waits for 41 s, who for is not known")
