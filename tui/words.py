@@ -103,7 +103,8 @@ def _stuck(view: View) -> str | None:
     most = max(STUCK, SLOW_STEPS * (state.usual_seconds or 0.0))
     if seconds_since <= most:
         return None
-    here = [view.where[rank.rank] for rank in running if rank.rank in view.where]
+    ranks = sorted(rank.rank for rank in running)
+    here = [view.where[rank] for rank in ranks if rank in view.where]
     stand = all(where.since is not None and where.since > most for where in here)
     return (
         f"{'▲' if stand else '…'} no step has ended for {seconds(seconds_since)}: {_places(here)}"

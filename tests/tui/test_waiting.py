@@ -133,7 +133,7 @@ def first_line(
 ) -> str:
     """What is said of ranks whose last step of several ended after a second."""
     if state is None:
-        said = [(rank, 0.0, attached(rank)) for rank in positions]
+        said = [(rank, 0.0, attached(rank)) for rank in reversed(positions)]
         said += [(r, 1.0, step(n, usual)) for n in (1, 2, 3) for r in positions]
         state = after(*said)
     now = BEGIN + round(later * SECOND)
