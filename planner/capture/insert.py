@@ -22,8 +22,9 @@ import torch.fx as fx
 from sgplan.planner import effects, torch_api
 from sgplan.planner.capture.effects import graph_accesses
 
-OPS_VERSION = 2
+OPS_VERSION = 4
 GROUP_BYTES = 1 << 20
+LAST_BYTES = GROUP_BYTES // 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,20 +83,26 @@ def parameter_gradients(gm: fx.GraphModule, inputs: Sequence[Any]) -> list[Gradi
 
 
 def grouped(gradients: Sequence[Gradient]) -> list[list[Gradient]]:
-    """Neighbours in graph order, about `GROUP_BYTES` together: a call costs about 50 us."""
+    """Neighbours in graph order, about `GROUP_BYTES` together: a call costs about 50 us.
+
+    What is left for the last group joins the one before when it is not worth a call.
+    """
     groups: list[list[Gradient]] = []
     size = 0
     for gradient in gradients:
-        if (
-            not groups
-            or size >= GROUP_BYTES
-            or groups[-1][0].node.meta["val"].dtype != gradient.node.meta["val"].dtype
-        ):
+        if not groups or size >= GROUP_BYTES or _dtype(groups[-1]) != _dtype([gradient]):
             groups.append([])
             size = 0
         groups[-1].append(gradient)
         size += gradient.nbytes
+    if len(groups) > 1 and size < LAST_BYTES and _dtype(groups[-2]) == _dtype(groups[-1]):
+        rest = groups.pop()
+        groups[-1] += rest
     return groups
+
+
+def _dtype(group: Sequence[Gradient]) -> torch.dtype:
+    return group[0].node.meta["val"].dtype
 
 
 def insert_ready(gm: fx.GraphModule, inputs: Sequence[Any]) -> int:

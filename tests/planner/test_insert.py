@@ -191,10 +191,24 @@ def test_groups_are_neighbours_of_bounded_size(monkeypatch: pytest.MonkeyPatch) 
     found = parameter_gradients(graph.gm, graph.inputs)
     assert [g.position for g in found] == sorted(g.position for g in found)
     monkeypatch.setattr(insert, "GROUP_BYTES", 1)
+    monkeypatch.setattr(insert, "LAST_BYTES", 0)
     assert [len(group) for group in grouped(found)] == [1, 1, 1, 1]
     assert insert_ready(graph.gm, graph.inputs) == 4
     order = [node for node in graph.gm.graph.nodes if node.target is READY]
     assert order == graph.calls()
+
+
+def test_a_small_rest_joins_the_group_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = Graph(Mlp(), X)
+    found = parameter_gradients(graph.gm, graph.inputs)
+    monkeypatch.setattr(insert, "GROUP_BYTES", 1)
+    monkeypatch.setattr(insert, "LAST_BYTES", 0)
+    apart = grouped(found)
+    assert len(apart) > 2
+    monkeypatch.setattr(insert, "LAST_BYTES", sum(g.nbytes for g in apart[-1]) + 1)
+    joined = grouped(found)
+    assert joined == [*apart[:-2], apart[-2] + apart[-1]]
+    assert [each for group in joined for each in group] == found
 
 
 def test_a_group_has_one_dtype() -> None:
