@@ -7,6 +7,7 @@ are started again (warm) and let through their gates in turn, round after round.
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ import gated
 from stats import Rounds
 from ways import Way
 
-from sgplan.interpreter.events import CompileFinished, StepFinished
+from sgplan.interpreter.events import CompileFinished, GraphCaptured, StepFinished
 from sgplan.interpreter.record import read_events
 
 Say = Callable[[str], None]
@@ -163,25 +164,33 @@ def _own_share(job: gated.GatedJob) -> float:
     return median(step.own / step.seconds for step in measured)
 
 
-def _missed(job: gated.GatedJob, rank: int) -> list[str]:
-    compiles = [e for e in _events(job, rank) if isinstance(e, CompileFinished)]
-    return [e.region for e in compiles if e.cache == "miss"]
+def _lowered(job: gated.GatedJob, rank: int) -> Counter[str]:
+    """Graphs that a rank lowered, by region."""
+    counts: Counter[str] = Counter()
+    for event in _events(job, rank):
+        if isinstance(event, CompileFinished):
+            counts[event.region] += event.lowered
+    return +counts
 
 
 def _misses(job: gated.GatedJob) -> tuple[str, ...]:
     return tuple(
-        f"warm, rank {rank}: {region}" for rank in range(job.ranks) for region in _missed(job, rank)
+        f"warm, rank {rank}: {region}"
+        for rank in range(job.ranks)
+        for region in _lowered(job, rank)
     )
 
 
 def _compiled_twice(way: Way, job: gated.GatedJob) -> tuple[str, ...]:
-    """Regions that more than one rank compiled in a cold run."""
+    """Regions of which the ranks together lowered more graphs in a cold run than they have."""
     if way.plan is None:
         return ()
-    seen: set[str] = set()
-    twice: list[str] = []
+    captured = Counter(e.region for e in _events(job, 0) if isinstance(e, GraphCaptured))
+    lowered: Counter[str] = Counter()
     for rank in range(job.ranks):
-        missed = set(_missed(job, rank))
-        twice += [f"cold, rank {rank}: {region}" for region in sorted(missed & seen)]
-        seen |= missed
-    return tuple(twice)
+        lowered += _lowered(job, rank)
+    return tuple(
+        f"cold: {count} graphs of {region}, which has {captured[region]}"
+        for region, count in lowered.items()
+        if count > captured[region]
+    )

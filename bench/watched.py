@@ -55,7 +55,7 @@ class Rank:
         seconds = self._period * self._rng.uniform(0.95, 1.05)
         wait = 0.1 * seconds * self._rng.random()
         loss = 5.0 / (1 + 0.01 * step) + 0.1 * self._rng.random()
-        yield now, events.StepFinished, (step, seconds, wait, 1e-4, 32, loss, False)
+        yield now, events.StepFinished, (step, seconds, wait, 1e-4, 32, loss, False, 0, 13)
         if now - self._told >= 1_000_000_000:
             self._told = now
             begin = now - round(1e9 * seconds)

@@ -28,11 +28,13 @@ class BucketBuffer:
         missing: gradients that are not in the buffer yet.
         handed: gradients among the others that a compiled graph handed over.
         ahead: slots that were made ahead and that nobody has yet.
+        given: whether every slot is some parameter's `.grad`.
         work: the running reduction, None before and after.
         wire: the buffer in the wire's dtype while it is in use.
     """
 
     __slots__ = (
+        "_cdata",
         "_device",
         "_dtype",
         "_own_uses",
@@ -40,6 +42,7 @@ class BucketBuffer:
         "ahead",
         "bucket",
         "flat",
+        "given",
         "handed",
         "missing",
         "pointers",
@@ -56,6 +59,7 @@ class BucketBuffer:
         self.missing = len(bucket.slots)
         self.handed = 0
         self.ahead = 0
+        self.given = False
         self.work: torch.distributed.Work | None = None
         self.started_ns = 0  # wall clock, of the reduction that is in flight
         self.wire: torch.Tensor | None = None
@@ -63,25 +67,28 @@ class BucketBuffer:
         self.views: list[torch.Tensor] = []
         self.pointers: list[int] = []
         self._storage = self.flat.untyped_storage()
+        self._cdata = self._storage._cdata
         self._own_uses = 0
 
     def await_gradients(self) -> None:
         """A reduction is armed: every gradient is missing."""
         self.missing = len(self.bucket.slots)
         self.handed = 0
+        self.given = False
         self.work = None
         self.wire = None
 
     def open(self) -> bool:
         """Memory for a new backward that nobody else sees; returns whether it is new memory."""
-        if self.views and torch_api.storage_uses(self._storage) == self._own_uses + self.ahead:
+        if self.views and torch_api.storage_uses(self._cdata) == self._own_uses + self.ahead:
             return False
         self.ahead = 0
         self.flat = torch.zeros(self.bucket.numel, dtype=self._dtype, device=self._device)
         self.views = [self.flat.as_strided(s.shape, s.strides, s.offset) for s in self.bucket.slots]
         self.pointers = [view.data_ptr() for view in self.views]
         self._storage = self.flat.untyped_storage()
-        self._own_uses = torch_api.storage_uses(self._storage)
+        self._cdata = self._storage._cdata
+        self._own_uses = torch_api.storage_uses(self._cdata)
         return True
 
     @property
@@ -95,7 +102,7 @@ class BucketBuffer:
         slots = len(self.bucket.slots)
         if self.handed != slots:
             return False
-        return torch_api.storage_uses(self._storage) == self._own_uses + self.ahead + slots
+        return torch_api.storage_uses(self._cdata) == self._own_uses + self.ahead + slots
 
     @property
     def sent(self) -> torch.Tensor:

@@ -1,12 +1,11 @@
 """The program counter of one rank: which instruction it is at, readable while it hangs.
 
 A small file mapped into memory: writing costs no system call and takes no lock, so the rank writes
-at every instruction, and whoever maps the file sees the truth even when the rank is stopped. Beside
-the current place stands what every place has cost, from its second time on: the first may compile.
-Standard library only.
+wherever it may stay, and whoever maps the file sees the truth even when the rank is stopped. Beside
+the current place stands what places have cost in the steps that were kept in full, from a place's
+second time on: the first may compile. Standard library only.
 
-A record is written whole with a number in front and the same number behind it; a reader that finds
-two numbers has read between two writes and reads again.
+Place and time are one word of 64 bits, which a machine writes and reads whole.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import Final
 
 from sgplan.interpreter.birth import UNTOLD, Birth, birth_of
 
-VERSION: Final = 1
+VERSION: Final = 2
 PLACES: Final = 256
 """Places that have a name; what comes beyond them is at `elsewhere`."""
 
@@ -35,11 +34,11 @@ _MAGIC = b"SGPC"
 _HEADER = struct.Struct("<4sIQI")  # magic, version, pid, places used
 _USED = struct.Struct("<I")
 _USED_AT = 16
-_BIRTH = struct.Struct("<Q16s")  # ticks, boot; zeros in files of before, and where nobody tells
+_BIRTH = struct.Struct("<Q16s")  # ticks, boot; zeros where nobody tells
 _BIRTH_AT = 24
-_NOW = struct.Struct("<QQQIQ")  # number, since (wall ns), step, place, number
-_pack = _NOW.pack_into
-_NOW_AT = 64
+_NOW = 8  # the word at byte 64: place in the upper 8 bits, below them wall-clock ns / 256
+_STEP = 9
+_TIME = (1 << 56) - 1
 _HOST_AT, _HOST = 128, 64
 _COST = struct.Struct("<QQ")  # times, nanoseconds
 _NAME = 112
@@ -51,17 +50,32 @@ SIZE: Final = _TABLE_AT + PLACES * _ROW
 class Counter:
     """The writing side, owned by one process; what a forked child does is written nowhere.
 
-    Places nest: a reduction starts inside a backward. The three methods that move run with cold
-    caches at every instruction, so each is one frame with one write.
+    Places nest: a wait lies in a backward. `enter` and `leave` run with cold caches, so each is one
+    frame with one write.
 
     Attributes:
-        spans: what was left, with begin and end in wall-clock nanoseconds; None keeps none.
-
-    Raises:
-        OSError: the file cannot be made, or its disk is full.
+        spans: what was left, with begin and end in wall-clock nanoseconds; None keeps neither spans
+            nor costs.
     """
 
+    __slots__ = (
+        "__weakref__",
+        "_begun",
+        "_inside",
+        "_map",
+        "_names",
+        "_spent",
+        "_times",
+        "_words",
+        "spans",
+    )
+
     def __init__(self, path: Path | str) -> None:
+        """Make the file.
+
+        Raises:
+            OSError: it cannot be made, or its disk is full.
+        """
         partial = Path(path).with_suffix(".tmp")
         try:
             with partial.open("wb") as file:
@@ -72,14 +86,13 @@ class Counter:
             partial.unlink(missing_ok=True)
             raise
         with Path(path).open("r+b") as file:
-            self._map = mmap.mmap(file.fileno(), SIZE)
+            self._use(mmap.mmap(file.fileno(), SIZE))
         self.spans: list[tuple[int, int, int]] | None = None
         self._names: dict[str, int] = {}
         self._times: list[int] = []
         self._spent: list[int] = []
-        self._inside: list[tuple[int, int]] = []  # place, since
-        self._number = 0
-        self._step = 0
+        self._inside: list[int] = []
+        self._begun: list[int] = []  # when they were entered, in nanoseconds
         self.place(ELSEWHERE)
         self.stepped(0)
         os.register_at_fork(after_in_child=self._alone)
@@ -88,9 +101,13 @@ class Counter:
         self._map[_HOST_AT : _HOST_AT + len(host)] = host
         _HEADER.pack_into(self._map, 0, _MAGIC, VERSION, os.getpid(), len(self._times))
 
+    def _use(self, mapped: mmap.mmap) -> None:
+        self._map = mapped
+        self._words = memoryview(mapped).cast("Q")
+
     def _alone(self) -> None:
         """A forked child, a worker of a data loader, has the object and not the file."""
-        self._map = mmap.mmap(-1, SIZE)
+        self._use(mmap.mmap(-1, SIZE))
 
     def place(self, name: str) -> int:
         """The number of a place; a new one gets a row in the table."""
@@ -115,48 +132,35 @@ class Counter:
     def enter(self, place: int) -> None:
         """The rank is at this place from now on."""
         now = time_ns()
-        self._inside.append((place, now))
-        number = self._number = self._number + 1
-        _pack(self._map, _NOW_AT, number, now, self._step, place, number)
-
-    def next(self, place: int) -> None:
-        """The place that was entered last is over, and this one begins."""
-        now = time_ns()
-        inside, spans = self._inside, self.spans
-        if inside:
-            left, since = inside.pop()
-            times = self._times[left] = self._times[left] + 1
-            if times:
-                self._spent[left] += now - since
-            if spans is not None and len(spans) < MOST:
-                spans.append((left, since, now))
-        inside.append((place, now))
-        number = self._number = self._number + 1
-        _pack(self._map, _NOW_AT, number, now, self._step, place, number)
+        self._inside.append(place)
+        self._begun.append(now)
+        self._words[_NOW] = place << 56 | now >> 8
 
     def leave(self, place: int) -> None:
         """It is over, and whatever was entered in it and not left, by an exception."""
         now = time_ns()
-        inside, spans = self._inside, self.spans
+        inside, begun, kept = self._inside, self._begun, self.spans is not None
         while inside:
-            left, since = inside.pop()
-            times = self._times[left] = self._times[left] + 1
-            if times:
-                self._spent[left] += now - since
-            if spans is not None and len(spans) < MOST:
-                spans.append((left, since, now))
+            left, since = inside.pop(), begun.pop()
+            if kept:
+                self._keep(left, since, now)
             if left == place:
                 break
-        back, since = inside[-1] if inside else (0, now)
-        number = self._number = self._number + 1
-        _pack(self._map, _NOW_AT, number, since, self._step, back, number)
+        self._words[_NOW] = inside[-1] << 56 | begun[-1] >> 8 if inside else now >> 8
+
+    def _keep(self, place: int, since: int, now: int) -> None:
+        times = self._times[place] = self._times[place] + 1
+        if times:
+            self._spent[place] += now - since
+        if self.spans is not None and len(self.spans) < MOST:
+            self.spans.append((place, since, now))
 
     def stepped(self, step: int) -> None:
         """So many steps have ended, and all that was entered in them."""
         self._inside.clear()  # by calls that raised and whose error the script caught
-        self._step = step
-        number = self._number = self._number + 1
-        _pack(self._map, _NOW_AT, number, time_ns(), step, 0, number)
+        self._begun.clear()
+        self._words[_NOW] = time_ns() >> 8
+        self._words[_STEP] = step
 
     def publish(self) -> None:
         """Write down what places have cost; from any thread, now and then."""
@@ -186,7 +190,10 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a place has cost from its second time on: how often it was left, the seconds in it."""
+    """What a place has cost in the steps that were kept: how often it was left, the seconds in it.
+
+    Its first time is left out.
+    """
 
     place: str
     times: int
@@ -211,13 +218,16 @@ class CounterFile:
             raise ValueError(f"{path} is no program counter of version {VERSION}")
         self.host = self._text(_HOST_AT, _HOST)
         self.born = Birth(*_BIRTH.unpack_from(self._map, _BIRTH_AT))
+        self._words = memoryview(self._map).cast("Q")
 
     def position(self) -> Position | None:
         """Where the rank is; None when it writes faster than this can read."""
+        words = self._words
         for _ in range(100):
-            before, since, step, place, behind = _NOW.unpack_from(self._map, _NOW_AT)
-            if before == behind:
-                return Position(self._name(place), since, step, self.pid, self.host, self.born)
+            step, now = words[_STEP], words[_NOW]
+            if words[_STEP] == step and words[_NOW] == now:
+                since = (now & _TIME) << 8
+                return Position(self._name(now >> 56), since, step, self.pid, self.host, self.born)
         return None
 
     def costs(self) -> list[Cost]:
@@ -228,6 +238,7 @@ class CounterFile:
         return [Cost(self._name(n), times, spent / 1e9) for n, times, spent in rows if times]
 
     def close(self) -> None:
+        self._words.release()
         self._map.close()
 
     def _name(self, place: int) -> str:

@@ -2,18 +2,16 @@
 
 An event file is a msgpack stream: one header map (`HEADER_KEYS`), then one array per event,
 `[kind, time_ns, *fields]`, fields in the order of the class. `time_ns` is wall-clock nanoseconds.
-A reader refuses versions that are not in `READ`, and an unknown kind names the version it knows.
-A field that has a default came with a later version than its kind: older files do not have it.
+A reader refuses another `VERSION`, and an unknown kind names the version it knows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 VERSION = 3
-READ = (2, 3)
 HEADER_KEYS = ("sgplan_events", "rank", "world", "pid", "host", "mode")
 
 
@@ -81,11 +79,18 @@ class CompileStarted:
 
 @dataclass(frozen=True, slots=True)
 class CompileFinished:
-    """`cache` is `hit`, `miss` or `off`; `why` is the recompile reason, else empty."""
+    """A region was compiled.
+
+    Attributes:
+        cache: `hit` when it had every graph, `miss` when it had none, else `part`; or `off`.
+        lowered: graphs that it did not have.
+        why: the recompile reason, else empty.
+    """
 
     region: str
     seconds: float
     cache: str
+    lowered: int
     why: str
 
 
@@ -134,12 +139,12 @@ class GuardMissed:
 
 @dataclass(frozen=True, slots=True)
 class ContractAgreed:
-    """The ranks that reduce a root agree on it; `ranks` names them where they are not all."""
+    """The ranks that reduce a root agree on it; `ranks` names them, empty where they are all."""
 
     root: str
     digest: str
     seconds: float
-    ranks: list[int] = field(default_factory=list[int])
+    ranks: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,24 +163,6 @@ class NoteAdded:
 
 
 @dataclass(frozen=True, slots=True)
-class ReduceStarted:
-    """`reduce.start` of one bucket; `by` is `in_graph` or `hook` for its last gradient."""
-
-    bucket: str
-    bytes: int
-    by: str
-
-
-@dataclass(frozen=True, slots=True)
-class WaitFinished:
-    """`wait` of one root's buckets: seconds blocked."""
-
-    root: str
-    buckets: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class StepFinished:
     """One training step.
 
@@ -187,6 +174,9 @@ class StepFinished:
         samples: dim 0 of the leading root's first tensor argument, summed over its calls.
         loss: the leading root's scalar loss, None when not 0-dim.
         skipped: the optimizer or its GradScaler skipped the update.
+        in_graph: buckets whose gradients compiled graphs handed over, all of them, and whose
+            reduction began.
+        by_hooks: the other reductions that began.
     """
 
     step: int
@@ -196,6 +186,8 @@ class StepFinished:
     samples: int
     loss: float | None
     skipped: bool
+    in_graph: int
+    by_hooks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,8 +317,6 @@ KINDS: dict[str, type] = {
     "contract_agreed": ContractAgreed,
     "diagnostic_raised": DiagnosticRaised,
     "note_added": NoteAdded,
-    "reduce_started": ReduceStarted,
-    "wait_finished": WaitFinished,
     "step_finished": StepFinished,
     "program_written": ProgramWritten,
     "script_ended": ScriptEnded,
@@ -377,10 +367,6 @@ _INSIDE: dict[type, Callable[[Any], bool]] = {
     StepTraced: lambda event: _is_spans(event.spans),
 }
 _FIELDS = {cls: tuple(_TYPES[str(each.type)] for each in fields(cls)) for cls in KIND_OF}
-_LEAST = {
-    cls: sum(each.default is each.default_factory is MISSING for each in fields(cls))
-    for cls in KIND_OF
-}
 
 
 def decode(record: list[Any]) -> tuple[int, Any]:
@@ -394,7 +380,7 @@ def decode(record: list[Any]) -> tuple[int, Any]:
     if cls is None:
         raise ValueError(f"unknown event kind `{kind}` (this reader knows version {VERSION})")
     types = _FIELDS[cls]
-    if not _LEAST[cls] <= len(values) <= len(types):
+    if len(values) != len(types):
         raise ValueError(f"event `{kind}` has {len(values)} fields, expected {len(types)}")
     event = cls(*values)
     inside = _INSIDE.get(cls)

@@ -107,7 +107,7 @@ class Opened:
     __slots__ = ("_before", "_now")
 
     def __init__(self, roots: Iterable[Root], reducers: Sequence[Reducer]) -> None:
-        self._now = _openings(roots, reducers)
+        self._now = _openings(roots, reducers) if reducers else {}
 
     def __enter__(self) -> None:
         global _open
@@ -128,7 +128,7 @@ def _openings(roots: Iterable[Root], reducers: Sequence[Reducer]) -> dict[Any, O
     if len(reducers) == 1:
         owner_of, known = reducers[0].owner_of, reducers[0].openings
     else:
-        owner_of, known = _owned_once(reducers), {}
+        owner_of, known = _owned_once(reducers), []
     openings: dict[Any, Opening] = {}
     edges: list[Mapping[int, Owner]] = []
     recalled = 0  # openings, each distinct in itself
@@ -138,7 +138,7 @@ def _openings(roots: Iterable[Root], reducers: Sequence[Reducer]) -> dict[Any, O
         node = stack.pop()
         after = node.next_functions
         compiled = torch_api.compiled_node(node)
-        if compiled and (opening := known.get(after)) is not None:
+        if compiled and (opening := _recalled(after, known)) is not None:
             openings[node] = opening
             edges.append(opening.owners)
             recalled += 1
@@ -148,7 +148,8 @@ def _openings(roots: Iterable[Root], reducers: Sequence[Reducer]) -> dict[Any, O
         for place, (successor, _) in enumerate(after):
             if successor is None:
                 continue
-            if (owner := owner_of.get(successor)) is not None:
+            owner = owner_of.get(successor)
+            if owner is not None:
                 owners[place] = owner
                 continue
             others += 1
@@ -163,12 +164,20 @@ def _openings(roots: Iterable[Root], reducers: Sequence[Reducer]) -> dict[Any, O
                 if not others and _distinct([owners]):
                     if len(known) >= _KNOWN:
                         known.clear()
-                    known[after] = opening
+                    known.append((after, opening))
     distinct = recalled == len(edges) == 1 or _distinct(edges)
     if distinct and all(reducer.all_free for reducer in reducers):
         return openings
     count = Counter(owner for owners in edges for owner in owners.values())
     return {node: Opening(_open_ones(o.owners, count)) for node, o in openings.items()}
+
+
+def _recalled(after: Any, known: Iterable[tuple[Any, Opening]]) -> Opening | None:
+    """The opening of these edges; others differ in the first, and to hash a hundred costs more."""
+    for edges, opening in known:
+        if edges == after:
+            return opening
+    return None
 
 
 def _owned_once(reducers: Sequence[Reducer]) -> dict[Any, Owner]:

@@ -250,7 +250,8 @@ class GraphBackend:
             raise
         finally:
             rank.capturing = False
-        rank.emit(events.CompileFinished, region, outcome.seconds, outcome.cache, why)
+        fields = (region, outcome.seconds, outcome.cache, outcome.lowered, why)
+        rank.emit(events.CompileFinished, *fields)
         spent = {
             phase: seconds - before.get(phase, 0.0)
             for phase, seconds in torch_api.compile_phases().items()

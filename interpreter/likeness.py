@@ -32,9 +32,10 @@ class Likeness:
         self._ranks = range(world)
         self._pending: list[int] = []
 
-    def due(self, step: int) -> bool:
-        """Whether there is something to publish or to compare at the end of this step."""
-        return step in LOOKS or bool(self._pending)
+    @property
+    def pending(self) -> bool:
+        """Whether other ranks have not published a step that this one has."""
+        return bool(self._pending)
 
     def publish(self, step: int, path: str, digests: Sequence[str]) -> None:
         """At the steps that are looked at: say how this rank reduces and what it captured."""

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from sgplan.grammar.diagnostics import Diagnostic, Label
 from sgplan.interpreter import clock, events
 from sgplan.interpreter.agree import Agreement, disagreement
-from sgplan.interpreter.likeness import Likeness
+from sgplan.interpreter.likeness import LOOKS, Likeness
 from sgplan.interpreter.roots import Root
 from sgplan.planner import torch_api
 
@@ -41,6 +41,7 @@ class Peers:
         self._rank = rank
         self._groups: Counter[str] = Counter()
         self._likeness: dict[str, Likeness] = {}
+        self._looking = False  # what other ranks are to say of an earlier step is not there yet
         self.store: torch_api.Store | None = None
         self._own_connection: torch_api.Store | None = None
         self._published = ""
@@ -183,11 +184,14 @@ class Peers:
         Args:
             step: the one that ends now, from 1.
         """
+        if step not in LOOKS and not self._looking:
+            return
         if self.store is None or self._rank.world == 1:
             return
         for root in self._rank.roots:
             if root.kind == "ddp" and root.path != "stock":
                 self._compare_root(root, step, self.store)
+        self._looking = any(likeness.pending for likeness in self._likeness.values())
 
     def _compare_root(self, root: Root, step: int, store: torch_api.Store) -> None:
         rank = self._rank
@@ -195,8 +199,6 @@ class Peers:
         if likeness is None:
             likeness = Likeness(store, root.name, rank.rank, rank.world)
             self._likeness[root.name] = likeness
-        if not likeness.due(step):
-            return
         capture = rank.capture_of(root)
         strict = capture.agree == "strict" and step == 1
         try:

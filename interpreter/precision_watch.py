@@ -38,8 +38,6 @@ class PrecisionWatch:
 
     def look(self, root: str, step: int) -> None:
         """Before a step, counted from 0, of a root."""
-        if not self._plan.precisions:
-            return
         stages = stages_of(self._plan, root)
         stage = stages.at(step)
         if stages.blocks and self._stage.get(root) != stage:

@@ -24,7 +24,6 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
 
@@ -57,6 +56,7 @@ if TYPE_CHECKING:
     from sgplan.interpreter.verifying import Verifying
 
 Mode = Literal["apply", "plan", "verify"]
+_ALONE = nullcontext()  # made once: with cold caches it costs more than what is around it
 _NOTABLE = 0.01  # of memory: a smaller change is not reported
 
 
@@ -80,6 +80,50 @@ class Rank:
         precision: reports stages and scales as they change.
         guards: what holds for captured calls, and what is said of misses.
     """
+
+    __slots__ = (
+        "__weakref__",
+        "_backward_place",
+        "_changed",
+        "_depth",
+        "_ended",
+        "_expect",
+        "_judged",
+        "_leading",
+        "_open_recorder",
+        "_pid",
+        "_recorder",
+        "_reducers",
+        "_resident",
+        "_said",
+        "_track",
+        "calls",
+        "capturing",
+        "compiled",
+        "device",
+        "folder",
+        "guards",
+        "inner_steps",
+        "loss_scales",
+        "masters",
+        "misses",
+        "mode",
+        "names",
+        "on_idle",
+        "operators",
+        "optimizers",
+        "peers",
+        "plan",
+        "planner",
+        "precision",
+        "program",
+        "rank",
+        "roots",
+        "stage_offset",
+        "steps",
+        "verifying",
+        "world",
+    )
 
     def __init__(
         self,
@@ -119,6 +163,8 @@ class Rank:
         self._reducers: dict[str, Reducer] = {}
         self._said: set[tuple[str, ...]] = set()
         self._depth = 0
+        self._backward_place = 0
+        self._leading: Root | None = None
         self._changed = False
         self._ended = False
         self._judged = False
@@ -172,7 +218,7 @@ class Rank:
         _ = self.recorder
 
     def emit(self, event: type, *fields: Any) -> None:
-        self.recorder.emit(event, *fields)
+        (self._recorder or self.recorder).emit(event, *fields)
 
     def once(self, event: type, *fields: Any) -> None:
         """Emit an event the first time it is said in this rank."""
@@ -234,17 +280,30 @@ class Rank:
     def watch_updates(self) -> None:
         """Tell the track of every optimizer's step."""
 
-        def told(tell: Callable[[Track, int], None]) -> Callable[..., None]:
-            def hook(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-                began = perf_counter()
+        places: dict[int, int] = {}  # by id; names change when one more is built
+
+        def place(optimizer: Optimizer) -> int:
+            found = places.get(id(optimizer))
+            if found is None:
                 name = tracked_places.update(self.optimizers.name(optimizer))
-                tell(self.track, self.track.place(name))
-                self.steps.own += perf_counter() - began
+                found = places[id(optimizer)] = self.track.place(name)
+            return found
 
-            return hook
+        def entered(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+            began = perf_counter()
+            self.track.enter(place(optimizer))
+            self.steps.own += perf_counter() - began
 
-        register_optimizer_step_pre_hook(told(lambda track, place: track.enter(place)))
-        register_optimizer_step_post_hook(told(lambda track, place: track.leave(place)))
+        def left(optimizer: Optimizer, ends: bool) -> None:
+            if ends and not self.track.full:
+                return  # the end of the step is the end of all places in it
+            began = perf_counter()
+            self.track.leave(place(optimizer))
+            self.steps.own += perf_counter() - began
+
+        self.steps.on_built.append(lambda optimizer: places.clear())
+        register_optimizer_step_pre_hook(entered)
+        self.steps.on_update = left
 
     def watch_exit(self) -> None:
         """See to it that the last event is written however the script ends."""
@@ -298,7 +357,10 @@ class Rank:
 
     def add_root(self, root: Root) -> None:
         """A root was found: report it and lower again."""
+        root.place = self.track.place(tracked_places.forward(root.name))
+        self._backward_place = self.track.place(tracked_places.backward())
         self.roots.append(root)
+        self._leading = max(self.roots, key=lambda root: root.numel)
         self.emit(
             events.RootFound,
             root.name,
@@ -335,7 +397,7 @@ class Rank:
 
     def leading_root(self) -> Root | None:
         """The root with most parameter elements."""
-        return max(self.roots, key=lambda root: root.numel, default=None)
+        return self._leading
 
     def facts(self) -> Facts:
         return Facts(
@@ -416,16 +478,16 @@ class Rank:
             root.called += 1
             tensor = first_tensor(args, kwargs)
             samples = tensor.shape[0] if tensor is not None and tensor.dim() else 0
-            self.steps.forward(samples, leading=root is self.leading_root())
+            self.steps.forward(samples, leading=root is self._leading)
             if self.verifying is not None:
                 self.verifying.called(root, args, kwargs)
-        self.track.enter(self.track.place(tracked_places.forward(root.name)))
+        self.track.enter(root.place)
         self.steps.own += perf_counter() - began
 
     def returned(self, root: Root, output: Any) -> None:
         """A root's call came back."""
         began = perf_counter()
-        self.track.leave(self.track.place(tracked_places.forward(root.name)))
+        self.track.leave(root.place)
         self.steps.own += perf_counter() - began
         if self.verifying is not None:
             self.verifying.returned(root, output)
@@ -455,23 +517,24 @@ class Rank:
         takers: list[Reducer] = []
         if gate.asked and plain and not torch_api.compiled_autograd_enabled():
             takers = [reducer for reducer in armed if reducer.takes_over]
-        watched = nullcontext() if self.verifying is None else self.verifying.backward(tensors)
+        watched = _ALONE if self.verifying is None else self.verifying.backward(tensors)
         with watched:
-            with gate.Opened(tensors, takers) if takers else nullcontext():
+            with gate.Opened(tensors, takers):
                 self._depth += 1
-                place = self.track.place(tracked_places.backward())
-                self.track.enter(place)
+                self.track.enter(self._backward_place)
                 self.steps.own += perf_counter() - began
                 try:
                     yield
                 finally:
                     self._depth -= 1
                     ended = perf_counter()
-                    self.track.leave(place)
+                    self.track.leave(self._backward_place)
                     self.steps.own += perf_counter() - ended
             for reducer in armed:
                 reducer.end_backward()
+        ended = perf_counter()
         self._backward_done(tensors, armed)
+        self.steps.own += perf_counter() - ended
 
     def _before_backward(self) -> None:
         """Judge what was captured while nothing was updated yet, once every model was called."""
@@ -480,7 +543,8 @@ class Rank:
             self._expect = None
         if all(root.called for root in self.roots):
             self._judged = True
-            self._look_at_precision(self.steps.step)
+            if self.plan.precisions:
+                self._look_at_precision(self.steps.step)
             self.report(self.planner.miscounted(self.plan, self.facts()))
 
     def _look_at_precision(self, step: int) -> None:
@@ -499,19 +563,23 @@ class Rank:
     # --- the end of a step -----------------------------------------------------------------------
 
     def _step_ended(self) -> None:
+        step = self.steps.step + 1
         for reducer in self._reducers.values():
             step_end.account(self, reducer)
-        self.track.step_ended(self.steps.step + 1)
-        self.loss_scales.step_ended(self.steps.step + 1)
-        self._look_at_precision(self.steps.step + 1)
-        if self.steps.step == 0:
+        self.track.step_ended(step)
+        if self.plan.precisions:
+            self.loss_scales.step_ended(step)
+            self._look_at_precision(step)
+        if step == 1:
             self.masters.step_ended()
             self.report(
                 replace(found, severity="warning") for found in shortfalls.unmatched_models(self)
             )
-        self.report(self.guards.unasked())
-        self.peers.compare(self.steps.step + 1)
-        self.write_part()
+        if self.plan.guards:
+            self.report(self.guards.unasked())
+        self.peers.compare(step)
+        if self._changed:
+            self.write_part()
 
 
 def resident_bytes() -> int:

@@ -283,13 +283,13 @@ def _check_header(item: dict[str, Any], path: Path) -> None:
     missing = [key for key in events.HEADER_KEYS if key not in item]
     if missing:
         raise ValueError(f"a header without {', '.join(missing)}")
-    if item["sgplan_events"] not in events.READ:
+    if item["sgplan_events"] != events.VERSION:
         raise Refused(
             [
                 Diagnostic(
                     "SG1004",
                     f"`{path.name}` has events of version {item['sgplan_events']}, "
-                    f"this sgplan reads versions {events.READ[0]} to {events.READ[-1]}",
+                    f"this sgplan reads version {events.VERSION}",
                     notes=(f"the file is {path}",),
                     help="read the run with the sgplan that wrote it",
                 )

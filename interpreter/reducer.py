@@ -53,6 +53,55 @@ def _scale(world: int) -> torch.Tensor:
 class Reducer:
     """Reduces the gradients of one root by its program."""
 
+    __slots__ = (
+        "__weakref__",
+        "_ahead",
+        "_all_fresh",
+        "_batches",
+        "_counts_used",
+        "_cursor",
+        "_fresh",
+        "_handing",
+        "_hooks",
+        "_in_graph",
+        "_last",
+        "_last_buffer",
+        "_later",
+        "_looked_ahead",
+        "_missing",
+        "_none_fresh",
+        "_opened",
+        "_partial",
+        "_pattern",
+        "_place",
+        "_queued",
+        "_ready",
+        "_small",
+        "_taken",
+        "_unused",
+        "_used",
+        "_views",
+        "_whole",
+        "all_free",
+        "armed",
+        "buffers",
+        "closing",
+        "elsewhere",
+        "hooked",
+        "late",
+        "openings",
+        "own_seconds",
+        "owner_of",
+        "parameters",
+        "reduced_by_hooks",
+        "reduced_in_graph",
+        "scale",
+        "setup",
+        "taken",
+        "timeout",
+        "wait_seconds",
+    )
+
     def __init__(self, setup: ReducerSetup) -> None:
         self.setup = setup
         self.parameters = list(setup.parameters)
@@ -72,6 +121,9 @@ class Reducer:
         self.elsewhere = 0.0  # seconds in copies, collectives and waits, ever
         self.taken = 0  # gradients reduced in-graph since the last step
         self.hooked = 0  # and through hooks
+        self.reduced_in_graph = 0  # reductions begun since the last step
+        self.reduced_by_hooks = 0
+        self._last_buffer = next(reversed(self.buffers.values()))
         self.late: list[str] = []  # buckets but the last that started behind the last gradient
         self._unused: Sequence[int] = ()
         self._used = 0
@@ -88,8 +140,8 @@ class Reducer:
         self._pattern = (0, 0)  # what came in-graph, and what completed buckets, when chosen
         self._reset()
         self.owner_of = {n: Owner(self, index) for index, n in enumerate(self._hooks.nodes)}
-        # Of compiled nodes with no successor but these parameters, by their `next_functions`.
-        self.openings: dict[tuple[Any, ...], Opening] = {}
+        # Of compiled nodes with no successor but these parameters, each with `next_functions`.
+        self.openings: list[tuple[tuple[Any, ...], Opening]] = []
 
     def _buffer_of(self, bucket: Bucket) -> BucketBuffer:
         device = self.parameters[bucket.slots[0].index].device
@@ -179,10 +231,14 @@ class Reducer:
 
     def end_backward(self) -> None:
         """Called after every backward: what waits for its bucket is copied before it can change."""
+        if not self._hooks.arrived and not self._later:
+            return
+        began, before = perf_counter(), self.elsewhere
         if self._hooks.arrived and self._note_arrived():
             self.advance()
         if self._later:
             self._copy_later()
+        self._account(began, before)
 
     @property
     def takes_over(self) -> bool:
@@ -206,49 +262,66 @@ class Reducer:
             began: `perf_counter` when their op began.
         """
         before = self.elsewhere
-        self._open()
-        views = self._views_of(batch)
+        if not self._opened:
+            self._open()
+        views = self._views.get(batch) or self._views_of(batch)
         copying = perf_counter()
+        scale = self.scale
         for view, grad in zip(views, grads, strict=True):
-            torch.mul(grad, self.scale, out=view)
+            torch.mul(grad, scale, out=view)
         self.elsewhere += perf_counter() - copying
-        self._mark(batch.bits)
-        self._in_graph |= batch.bits
-        self._handing |= batch.bits
-        self.taken += len(views)
-        slots = self._slots(batch, views)
+        bits = batch.bits
+        self._mark(bits)
+        self._in_graph |= bits
+        self._handing |= bits
         self._taken.append(batch)
+        slots = self._ahead.pop(batch, None)
+        made_ahead = slots is not None
         complete = False
         for buffer, count, _ in batch.counts:
             buffer.handed += count
             buffer.missing -= count
-            complete = complete or not buffer.missing
+            if made_ahead:
+                buffer.ahead -= count
+            if not buffer.missing:
+                complete = True
+        if slots is None:
+            slots = [view.data for view in views]  # `detach` costs twice as much
+        self.taken += len(slots)
         if complete:
             self.advance()
-        self._account(began, before)
-        return slots
-
-    def _slots(self, batch: Batch, views: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Tensors of the slots' memory to be given away, made ahead where there was time."""
-        slots = self._ahead.pop(batch, None)
-        if slots is None:
-            return [view.data for view in views]  # `detach` costs twice as much
-        for buffer, count, _ in batch.counts:
-            buffer.ahead -= count
+        self.own_seconds += perf_counter() - began - (self.elsewhere - before)
         return slots
 
     def _look_ahead(self) -> None:
-        """Make the slots that this delivery, or the next backward if it is like this one, gives."""
+        """Do what need not wait for values.
+
+        The slots for the next backward are made, if it is like this one; and parameters whose
+        gradients nobody looks at are given their slots, to be filled.
+        """
         self._looked_ahead = True
-        wanted = self._taken
-        if self.all_free and not self.setup.find_unused:
-            wanted += [self._whole[b] for b in self.buffers.values() if not b.handed]
         for buffer in self.buffers.values():
+            buffer.given = buffer.all_taken
             buffer.ahead = 0
-        self._ahead = {batch: [view.data for view in self._views_of(batch)] for batch in wanted}
-        for batch in wanted:
+        taken = self._taken
+        self._ahead = {batch: [view.data for view in self._views_of(batch)] for batch in taken}
+        for batch in taken:
             for buffer, count, _ in batch.counts:
                 buffer.ahead += count
+        self._give_whole()
+
+    def _give_whole(self) -> None:
+        """Slots as gradients, where no graph handed any over and nobody has one of these."""
+        if not self.all_free or self.setup.find_unused:
+            return
+        parameters = self.parameters
+        for buffer in self.buffers.values():
+            if buffer.handed or buffer.given:
+                continue
+            buffer.given = True
+            whole = self._whole[buffer]
+            for index, view in zip(whole.indices, self._views_of(whole), strict=True):
+                parameters[index].grad = view.data
 
     def _account(self, began: float, before: float) -> None:
         """Own time is what passed since, without what was spent `elsewhere`."""
@@ -344,13 +417,16 @@ class Reducer:
         self._open()
         parameters = self.parameters
         for batch in self._later:
-            for view, index in zip(self._views_of(batch), batch.indices, strict=True):
-                grad = parameters[index].grad
-                if grad is None:
-                    view.zero_()
-                else:
-                    targets.append(view)
-                    sources.append(grad)
+            views = self._views_of(batch)
+            grads = [parameters[index].grad for index in batch.indices]
+            there = [grad for grad in grads if grad is not None]
+            if len(there) < len(views):
+                for view, grad in zip(views, grads, strict=True):
+                    if grad is None:
+                        view.zero_()
+                views = [v for v, grad in zip(views, grads, strict=True) if grad is not None]
+            targets += views
+            sources += there
         if torch.is_grad_enabled():  # under `create_graph`
             sources = [grad.detach() for grad in sources]
         if targets:
@@ -453,8 +529,8 @@ class Reducer:
 
     # --- what handlers do to it ------------------------------------------------------------------
 
-    def wait_for(self, buffer: BucketBuffer) -> float:
-        """Block until a bucket is reduced; returns the seconds."""
+    def wait_for(self, buffer: BucketBuffer) -> None:
+        """Block until a bucket is reduced."""
         assert buffer.work is not None
         began = perf_counter()
         if not self._looked_ahead and not buffer.work.is_completed():
@@ -466,16 +542,21 @@ class Reducer:
         except RuntimeError as error:
             raise self.setup.lost(self.setup.root, error) from error
         buffer.work = None
-        self.setup.track.span(in_flight(buffer.bucket.name), buffer.started_ns)
+        if self.setup.track.full:
+            self.setup.track.span(in_flight(buffer.bucket.name), buffer.started_ns)
         seconds = perf_counter() - began
         self.elsewhere += seconds
         self.wait_seconds += seconds
-        return seconds
 
     def starting(self, buffer: BucketBuffer) -> None:
         """A reduction begins: do gradients still have to come?"""
-        buffer.started_ns = time_ns()
-        if self._missing == 0 and buffer is not next(reversed(self.buffers.values())):
+        if buffer.in_graph:
+            self.reduced_in_graph += 1
+        else:
+            self.reduced_by_hooks += 1
+        if self.setup.track.full:
+            buffer.started_ns = time_ns()
+        if self._missing == 0 and buffer is not self._last_buffer:
             self.late.append(buffer.bucket.name)
 
     def deliver(self) -> None:
@@ -486,14 +567,9 @@ class Reducer:
         """
         used = self._used if self.setup.find_unused else None
         parameters = self.parameters
+        self._give_whole()
         for buffer in self.buffers.values():
-            if buffer.all_taken:
-                continue
-            if not buffer.handed and self.all_free and used is None:
-                whole = self._whole[buffer]
-                given = self._slots(whole, buffer.views)
-                for index, slot in zip(whole.indices, given, strict=True):
-                    parameters[index].grad = slot
+            if buffer.given or buffer.all_taken:
                 continue
             targets: list[torch.Tensor] = []
             sources: list[torch.Tensor] = []

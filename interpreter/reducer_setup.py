@@ -26,8 +26,7 @@ class ReducerSetup:
         find_unused: parameters may get no gradient; agree on which by a bitmap.
         in_graph: whether compiled graphs may take gradients over.
         timeout: seconds one wait may last, None for the group's own.
-        emit: `emit(event_class, *fields)`.
-        track: told of every instruction.
+        track: told of the instructions.
         lost: explains a failed wait; called with (root, exception), returns what to raise.
     """
 
@@ -40,6 +39,5 @@ class ReducerSetup:
     find_unused: bool
     in_graph: bool
     timeout: float | None
-    emit: Callable[..., None]
     track: Track
     lost: Callable[[str, BaseException], BaseException]

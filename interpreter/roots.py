@@ -48,6 +48,7 @@ class Root:
         captures: compiles of graphs that take its parameters.
         called: calls with gradients enabled.
         made_compiled: whether the plan compiles it and the script does not.
+        place: the number of its call's place, by the rank's track.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Root:
     captures: int = 0
     called: int = 0
     made_compiled: bool = False
+    place: int = 0
 
     @property
     def module(self) -> nn.Module:

@@ -6,12 +6,12 @@ no instruction: handlers do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 from sgplan.interpreter.registry import handler_of
 from sgplan.interpreter.track import Track
-from sgplan.interpreter.tracked_places import place_of
+from sgplan.interpreter.tracked_places import place_of, stays
 from sgplan.planner.program import Instruction
 
 
@@ -21,13 +21,14 @@ class Cursor:
     Args:
         instructions: the stream, in program order.
         state: handed to every handler; owned by the caller.
-        track: told of every instruction, before and behind it.
+        track: told before and behind every instruction at which a rank may stay, and of the others
+            in steps that are told in full.
     """
 
     __slots__ = ("_state", "_steps", "_track", "at")
 
     def __init__(self, instructions: Iterable[Instruction], state: Any, track: Track) -> None:
-        self._steps = [(handler_of(i), i, _place(track, i)) for i in instructions]
+        self._steps = [_step(i, track) for i in instructions]
         self._state = state
         self._track = track
         self.at = 0
@@ -39,21 +40,17 @@ class Cursor:
     def advance(self) -> None:
         """Carry out every instruction that is ready, stop at the first that is not."""
         steps, state, track = self._steps, self._state, self._track
-        inside = -1  # the place of the last one
         while self.at < len(steps):
-            handler, instruction, place = steps[self.at]
-            if not handler.ready(state, instruction):
+            ready, run, instruction, place, may_stay = steps[self.at]
+            if not ready(state, instruction):
                 break
-            if place >= 0:
-                if inside < 0:
-                    track.enter(place)
-                else:
-                    track.next(place)
-                inside = place
-            handler.run(state, instruction)  # what raises is left with what is around it
+            if place >= 0 and (may_stay or track.full):
+                track.enter(place)
+                run(state, instruction)  # what raises is left with what is around it
+                track.leave(place)
+            else:
+                run(state, instruction)
             self.at += 1
-        if inside >= 0:
-            track.leave(inside)
 
     @property
     def done(self) -> bool:
@@ -62,10 +59,25 @@ class Cursor:
     @property
     def current(self) -> Instruction | None:
         """What it waits for, None when the stream is done."""
-        return None if self.done else self._steps[self.at][1]
+        return None if self.done else self._steps[self.at].instruction
 
 
-def _place(track: Track, instruction: Instruction) -> int:
-    """The number of an instruction's place; -1 when it has none."""
-    name = place_of(instruction)
-    return -1 if name is None else track.place(name)
+class _Step(NamedTuple):
+    """An instruction with all that is looked up for it.
+
+    Attributes:
+        place: its number by the track; -1 when it has none.
+        may_stay: whether a rank may stay at it.
+    """
+
+    ready: Callable[[Any, Any], bool]
+    run: Callable[[Any, Any], None]
+    instruction: Instruction
+    place: int
+    may_stay: bool
+
+
+def _step(instruction: Instruction, track: Track) -> _Step:
+    handler, name = handler_of(instruction), place_of(instruction)
+    place = -1 if name is None else track.place(name)
+    return _Step(handler.ready, handler.run, instruction, place, stays(instruction))

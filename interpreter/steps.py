@@ -29,12 +29,38 @@ class StepWatch:
         samples: dim 0 of the leading root's inputs in this step.
         own: seconds in our own Python since the last step ended, copies and collectives excluded.
         wait: seconds blocked in `wait` in this step.
+        in_graph, by_hooks: reductions begun in this step, by how their gradients came.
         on_end: called when a step has ended and was reported.
+        on_update: told of every optimizer whose step is over, and whether a step ends with it.
         on_built: each is told of each optimizer, once its constructor has run.
         on_scaler: called when the script has built a GradScaler that is enabled.
         scaler_built: whether the script has a GradScaler that is enabled.
         overflowed: whether this step moves nothing, because gradients are infinite.
     """
+
+    __slots__ = (
+        "__weakref__",
+        "_backward_seen",
+        "_began",
+        "_emit",
+        "_ended",
+        "_in_scaler",
+        "_leading",
+        "_loss",
+        "_optimizers",
+        "by_hooks",
+        "in_graph",
+        "on_built",
+        "on_end",
+        "on_scaler",
+        "on_update",
+        "overflowed",
+        "own",
+        "samples",
+        "scaler_built",
+        "step",
+        "wait",
+    )
 
     def __init__(self, emit: Callable[..., None], ended: Callable[[], None]) -> None:
         self._emit = emit
@@ -42,10 +68,11 @@ class StepWatch:
         self._optimizers: list[weakref.ref[Optimizer]] = []
         self._leading: weakref.ref[Optimizer] | None = None
         self._began: float | None = None
-        self._loss: torch.Tensor | None = None
+        self._loss: torch.Tensor | float | None = None
         self._backward_seen = False
         self._in_scaler = False
         self.on_end: Callable[[], None] | None = None
+        self.on_update: Callable[[Optimizer, bool], None] | None = None
         self.on_built: list[Callable[[Optimizer], None]] = []
         self.on_scaler: list[Callable[[], None]] = []
         self.scaler_built = False
@@ -54,6 +81,7 @@ class StepWatch:
         self.samples = 0
         self.own = 0.0
         self.wait = 0.0
+        self.in_graph = self.by_hooks = 0
 
     def install(self) -> None:
         """Hook every optimizer and GradScaler of the process."""
@@ -95,7 +123,7 @@ class StepWatch:
         """A backward returned; `loss` is its root tensor."""
         self._backward_seen = True
         if leading and loss is not None:
-            self._loss = loss.detach().clone() if loss.dim() == 0 else None
+            self._loss = _value(loss) if loss.dim() == 0 else None
 
     def is_leading(self, optimizer: Optimizer) -> bool:
         if self._leading is None or self._leading() is None:
@@ -104,7 +132,10 @@ class StepWatch:
         return self._leading is not None and self._leading() is optimizer
 
     def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if not self._in_scaler and self._backward_seen and self.is_leading(optimizer):
+        ends = not self._in_scaler and self._backward_seen and self.is_leading(optimizer)
+        if self.on_update is not None:
+            self.on_update(optimizer, ends)
+        if ends:
             self.end(skipped=self.overflowed)
 
     def end(self, *, skipped: bool) -> None:
@@ -113,14 +144,14 @@ class StepWatch:
         seconds = 0.0 if self._began is None else now - self._began
         self._ended()
         self.step += 1
-        self._emit(
-            StepFinished, self.step, seconds, self.wait, self.own, self.samples, self._loss, skipped
-        )
+        told = (self.step, seconds, self.wait, self.own, self.samples, self._loss, skipped)
+        self._emit(StepFinished, *told, self.in_graph, self.by_hooks)
         self._began = now
         self._loss = None
         self._backward_seen = self.overflowed = False
         self.samples = 0
         self.wait = 0.0
+        self.in_graph = self.by_hooks = 0
         if self.on_end is not None:
             self.on_end()
         self.own = perf_counter() - now  # the end of a step is told with the next one
@@ -129,6 +160,11 @@ class StepWatch:
         """Without an optimizer the last step ends here."""
         if self._backward_seen and not self.optimizers():
             self.end(skipped=False)
+
+
+def _value(loss: torch.Tensor) -> torch.Tensor | float:
+    """A 0-dim loss as it is now; on an accelerator read later, because reading waits for it."""
+    return loss.item() if loss.is_cpu and loss.is_floating_point() else loss.detach().clone()
 
 
 def elements(optimizer: Optimizer) -> int:

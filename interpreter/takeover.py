@@ -182,7 +182,6 @@ class Takeover:
             find_unused=root.find_unused,
             in_graph=rank.sync_of(root).by in ("auto", "in_graph"),
             timeout=rank.sync_of(root).timeout,
-            emit=rank.emit,
             track=rank.track,
             lost=rank.peers.lost,
         )

@@ -1,9 +1,11 @@
 """Where a rank is: told to its program counter always, and span by span now and then.
 
-The counter (`counter.py`) always knows the place. Of one step in a second or two the spans are kept
-and reported, so that a trace shows what steps are made of and an event file stays small. They are
-the steps whose number a power of two divides: ranks that count their seconds differently, and so
-take another power, still tell the same steps, and a trace can link their reductions.
+The counter (`counter.py`) always knows the place where a rank may stay. Of one step in a second or
+two every instruction is told, and the spans are kept and reported, so that a trace shows what steps
+are made of, while other steps cost little and an event file stays small. They are the steps whose
+number a power of two divides: ranks that count their seconds differently, and so take another
+power, still tell the same steps, and a trace can link their reductions. Before the pace is known
+they are the powers of two themselves.
 """
 
 from __future__ import annotations
@@ -23,16 +25,17 @@ PERIOD = 1.0
 class Track(Protocol):
     """What instructions and calls tell."""
 
+    @property
+    def full(self) -> bool:
+        """Whether this step is told in full, also where no rank stays."""
+        ...
+
     def place(self, name: str) -> int:
         """The number of a place."""
         ...
 
     def enter(self, place: int) -> None:
         """The rank is at a place from now on."""
-        ...
-
-    def next(self, place: int) -> None:
-        """The place that was entered last is over, and this one begins."""
         ...
 
     def leave(self, place: int) -> None:
@@ -55,13 +58,12 @@ class Track(Protocol):
 class NoTrack:
     """Where nobody looks: a rank that only plans."""
 
+    full = False
+
     def place(self, name: str) -> int:
         return 0
 
     def enter(self, place: int) -> None:
-        pass
-
-    def next(self, place: int) -> None:
         pass
 
     def leave(self, place: int) -> None:
@@ -88,13 +90,25 @@ class Tracked(Counter):
         OSError: the file cannot be made.
     """
 
+    __slots__ = (
+        "_emit",
+        "_every",
+        "_paced",
+        "_told",
+        "spans",
+    )
+
     def __init__(self, path: Path, emit: Callable[..., None]) -> None:
         super().__init__(path)
         self._emit = emit
         self._told = 0.0
-        self._every = 0  # which steps are told; none but the first before their pace is known
+        self._every = 0  # which steps are told; 0 before their pace is known
         self._paced: tuple[float, int] | None = None  # when it was asked, and at which step
         self.spans = []
+
+    @property
+    def full(self) -> bool:
+        return self.spans is not None
 
     def span(self, name: str, began_ns: int) -> None:
         if self.spans is not None and len(self.spans) < MOST:
@@ -114,8 +128,12 @@ class Tracked(Counter):
         elif now - self._paced[0] >= PERIOD:
             self._every = every(now - self._paced[0], step - self._paced[1])
             self._paced = now, step
+        coming = step + 1
+        if not self._every:
+            if coming & step == 0:
+                self.spans = []
         # A step that took long makes them few: what is told is bounded all the same.
-        if self._every and not (step + 1) % self._every and now - self._told >= PERIOD / 2:
+        elif not coming % self._every and now - self._told >= PERIOD / 2:
             self.spans = []
 
 

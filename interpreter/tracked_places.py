@@ -39,6 +39,15 @@ def place_of(instruction: Instruction) -> str | None:
             return update(instruction.optimizer)
 
 
+def stays(instruction: Instruction) -> bool:
+    """Whether a rank may stay at an instruction for others' sake, or for long.
+
+    The first reduction of a group may wait for the other ranks too; it is in a step that is told in
+    full.
+    """
+    return isinstance(instruction, Wait | Run | Update)
+
+
 def forward(root: str) -> str:
     """The call of a root, from its entry to its return."""
     return f"forward {root}"

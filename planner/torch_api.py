@@ -117,9 +117,8 @@ __all__ = [
 Store = dist.Store  # pyright: ignore[reportPrivateImportUsage]
 
 
-def running_node() -> Any:
-    """The autograd node whose backward runs now (`torch._C._current_autograd_node`)."""
-    return torch._C._current_autograd_node()
+running_node: Callable[[], Any] = torch._C._current_autograd_node
+"""The autograd node whose backward runs now, None outside of one; called at every `ready` op."""
 
 
 def compiled_node(node: Any) -> bool:
@@ -147,9 +146,8 @@ def grads_accumulator(parameter: torch.Tensor) -> Any:
     return get_gradient_edge(parameter).node
 
 
-def storage_uses(storage: torch.UntypedStorage) -> int:
-    """How many tensors and Python objects hold this storage (`torch._C._storage_Use_Count`)."""
-    return torch._C._storage_Use_Count(storage._cdata)
+storage_uses: Callable[[int], int] = torch._C._storage_Use_Count
+"""How many tensors and Python objects hold a storage, by its `_cdata`; asked in every backward."""
 
 
 def copy_all(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
@@ -171,9 +169,8 @@ def scale_all(tensors: list[torch.Tensor], factor: torch.Tensor) -> None:
 
 def compiled_autograd_enabled() -> bool:
     """Whether backward runs under compiled autograd (`torch._dynamo.compiled_autograd`)."""
-    from torch._dynamo import compiled_autograd
-
-    return bool(compiled_autograd.compiled_autograd_enabled)
+    loaded = sys.modules.get("torch._dynamo.compiled_autograd")
+    return loaded is not None and bool(loaded.compiled_autograd_enabled)
 
 
 def default_group() -> dist.ProcessGroup:

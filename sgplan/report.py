@@ -246,7 +246,12 @@ def _step_rows(summary: Summary) -> Iterable[tuple[str, str]]:
 
 def _compile(summary: Summary) -> str:
     counts = summary.cache_counts
-    words = {"hit": "from the cache", "miss": "compiled", "off": "compiled with the cache off"}
+    words = {
+        "hit": "from the cache",
+        "part": "compiled in part",
+        "miss": "compiled",
+        "off": "compiled with the cache off",
+    }
     parts = [f"{counts[key]} {word}" for key, word in words.items() if counts.get(key)]
     return f"{summary.compile_seconds:.1f} s; {', '.join(parts)}"
 

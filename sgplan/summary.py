@@ -148,7 +148,7 @@ class Summary:
 
     @property
     def cache_counts(self) -> dict[str, int]:
-        """Compiles by what the cache did (`hit`, `miss`, `off`), all ranks together."""
+        """Compiles by what the cache did (`hit`, `part`, `miss`, `off`), all ranks together."""
         counts: dict[str, int] = {}
         for state in self.ranks.values():
             for compiled in state.compiles:

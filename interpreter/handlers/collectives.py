@@ -6,7 +6,6 @@ from time import perf_counter
 
 import torch.distributed as dist
 
-from sgplan.interpreter.events import ReduceStarted, WaitFinished
 from sgplan.interpreter.reducer import Reducer
 from sgplan.interpreter.registry import handles
 from sgplan.planner.program import ReduceStart, Wait
@@ -22,8 +21,6 @@ def reduce_start(state: Reducer, instruction: ReduceStart) -> None:
     """Begin the sum; the gradients were scaled by 1 / world size when they were copied in."""
     buffer = state.buffers[instruction.bucket]
     state.starting(buffer)
-    by = "in_graph" if buffer.in_graph else "hook"
-    state.setup.emit(ReduceStarted, instruction.bucket, buffer.bucket.nbytes, by)
     # Last, because from here on the backend's threads want the same cores.
     began = perf_counter()
     buffer.work = dist.all_reduce(buffer.sent, group=state.setup.group, async_op=True)
@@ -37,5 +34,5 @@ def _backward_over(state: Reducer, instruction: Wait) -> bool:
 @handles(Wait, ready=_backward_over)
 def wait(state: Reducer, instruction: Wait) -> None:
     """Block until the buckets are reduced, in this order."""
-    seconds = sum(state.wait_for(state.buffers[name]) for name in instruction.buckets)
-    state.setup.emit(WaitFinished, state.setup.root, len(instruction.buckets), seconds)
+    for name in instruction.buckets:
+        state.wait_for(state.buffers[name])

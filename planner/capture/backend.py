@@ -45,13 +45,16 @@ class Compiled:
         graphs: recorded graphs, forward before backward.
         written: the same before Inductor decomposed them, in plan mode.
         seconds: spent here.
-        cache: `hit` when nothing was lowered again, else `miss`; `off` in capture only.
+        cache: `hit` when the cache had every graph, `miss` when it had none, else `part`: the ranks
+            of a host share the work; `off` in capture only.
+        lowered: graphs that the cache did not have.
     """
 
     call: Callable[..., Any]
     graphs: list[GraphFact]
     seconds: float
-    cache: Literal["hit", "miss", "off"]
+    cache: Literal["hit", "part", "miss", "off"]
+    lowered: int = 0
     written: list[GraphFact] = field(default_factory=list[GraphFact])
 
 
@@ -155,9 +158,10 @@ class GraphCompiler:
                 record = Record(tuple(graphs))
             if graphs:
                 side.write(encode(record))
-        cache = "hit" if met == len(graphs) else "miss"
+        lowered = len(graphs) - met
+        cache = "hit" if not lowered else "part" if met else "miss"
         seconds = time.perf_counter() - began
-        return Compiled(changed.called(call), list(record.graphs), seconds, cache)
+        return Compiled(changed.called(call), list(record.graphs), seconds, cache, lowered)
 
     def _lowered(
         self,
@@ -313,7 +317,7 @@ class InductorRecorder:
                 config_patches=patches | partition.patches,
                 compile_region_name=name,
             )
-        return Compiled(gm.forward, graphs, time.perf_counter() - began, "off", written)
+        return Compiled(gm.forward, graphs, time.perf_counter() - began, "off", written=written)
 
     def _schedule(
         self,

@@ -62,7 +62,7 @@ class Training:
 
     def step(self) -> None:
         number = self.summary.steps + 1
-        self.summary.take(0, events.StepFinished(number, 0.5, 0.0, 0.0, 8, 2.0, False))
+        self.summary.take(0, events.StepFinished(number, 0.5, 0.0, 0.0, 8, 2.0, False, 1, 0))
 
 
 def test_the_line_is_painted_and_taken_off(clock: Clock, screen: Screen) -> None:

@@ -17,7 +17,7 @@ from sgplan.summary import Summary
 
 
 def step(number: int, seconds: float, samples: int = 8) -> StepFinished:
-    return StepFinished(number, seconds, 0.0, 0.0, samples, None, False)
+    return StepFinished(number, seconds, 0.0, 0.0, samples, None, False, 1, 0)
 
 
 def told(levels: ServiceLevels, *seconds: float, begin: int = 1) -> list[object]:

@@ -16,7 +16,7 @@ def attached(rank: int, world: int = 2) -> events.RankAttached:
 
 
 def step(number: int, seconds: float, wait: float = 0.0) -> events.StepFinished:
-    return events.StepFinished(number, seconds, wait, 0.001, 8, 2.0 / number, False)
+    return events.StepFinished(number, seconds, wait, 0.001, 8, 2.0 / number, False, 1, 0)
 
 
 def summary_of(*events_by_rank: list[object]) -> Summary:
@@ -93,8 +93,8 @@ def test_equal_refusals_of_several_ranks_are_one() -> None:
 
 
 def test_recompiles_carry_their_reason_and_first_compiles_do_not_count() -> None:
-    compiled = events.CompileFinished("GPT.forward", 3.0, "miss", "")
-    again = events.CompileFinished("GPT.forward", 1.0, "hit", "size mismatch at dim 0")
+    compiled = events.CompileFinished("GPT.forward", 3.0, "miss", 2, "")
+    again = events.CompileFinished("GPT.forward", 1.0, "hit", 0, "size mismatch at dim 0")
     missed = events.GuardMissed(
         "", "input[0].shape[0]", "4", "5", "a.py:3", "recompiled", 1.0, "x", ""
     )
@@ -123,7 +123,7 @@ def test_the_progress_line_says_what_is_compiled_before_the_first_step() -> None
 
 def test_the_summary_reads_like_this() -> None:
     steps = [step(1, 60.0), step(2, 0.5, 0.05), step(3, 0.5, 0.05)]
-    happened = [attached(0), events.CompileFinished("GPT.forward", 3.0, "miss", ""), *steps]
+    happened = [attached(0), events.CompileFinished("GPT.forward", 3.0, "miss", 2, ""), *steps]
     assert text_of(summary_of(happened, happened)) == (
         "sgplan: done after 12.5 s on 2 ranks\n"
         "  steps         3, median 500.00 ms\n"

@@ -185,7 +185,7 @@ def test_an_arrow_goes_through_the_ranks_of_one_reduction() -> None:
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
 def test_a_loss_that_is_no_number_stays_readable(loss: float) -> None:
-    found = started((0, events.StepFinished(1, 0.01, 0.0, 0.0, 8, loss, False), 0))
+    found = started((0, events.StepFinished(1, 0.01, 0.0, 0.0, 8, loss, False, 1, 0), 0))
     text = json.dumps(found, allow_nan=False)
     assert f'"loss": "{loss}"' in text
     assert not any(each["ph"] == "C" for each in found)

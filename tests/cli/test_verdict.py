@@ -17,7 +17,7 @@ from sgplan.verdict import isolating_options, judge_apply, judge_plan
 
 ATTACHED = events.RankAttached(0, 1, 7, "/bin/python", "2.13.0", "apply")
 ROOT = events.RootFound("model", "__main__:GPT", "ddp", 12, 1000)
-STEP = events.StepFinished(1, 0.5, 0.0, 0.0, 8, None, False)
+STEP = events.StepFinished(1, 0.5, 0.0, 0.0, 8, None, False, 1, 0)
 
 
 class Case:

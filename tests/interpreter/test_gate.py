@@ -20,7 +20,7 @@ class Taker:
         self.owner_of = {
             torch_api.grads_accumulator(p): Owner(this, index) for index, p in enumerate(parameters)
         }
-        self.openings: dict[Any, gate.Opening] = {}
+        self.openings: list[tuple[Any, gate.Opening]] = []
         self.looked_at = looked_at
         self.all_free = not looked_at
 
@@ -174,7 +174,7 @@ def test_a_node_with_a_successor_of_the_scripts_is_not_kept(linear: nn.Linear) -
     offered = takers(*linear.parameters())
     x = torch.ones(4, 3, requires_grad=True)
     gate._openings([compiled(linear)(x).sum()], offered)
-    assert offered[0].openings == {}
+    assert offered[0].openings == []
 
 
 def test_a_parameter_of_two_reducers_goes_by_hooks(linear: nn.Linear) -> None:

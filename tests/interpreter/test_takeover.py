@@ -62,6 +62,7 @@ class Script:
         self.rank: Rank
         self.kept: Kept
         self.rank, self.kept = rank_under(folder, body, mode=mode)
+        self.rank._track = self.kept.track
         self.entered: list[Any] = []
         Takeover(self.rank, lambda root, module: self.entered.append(root)).install()
         backward.install(self.rank, None)
@@ -79,7 +80,7 @@ def test_hooks_train_bitwise_like_stock(script: Script) -> None:
     ddp = DDP(Net())
     assert isinstance(ddp.reducer, Reducer)
     assert equal(train(ddp), script.stock)
-    assert script.kept.of(events.ReduceStarted)
+    assert script.kept.started()
     assert script.fallbacks() == []
 
 
@@ -108,9 +109,9 @@ def test_no_sync_accumulates_and_does_not_reduce(script: Script) -> None:
     ddp = DDP(Net())
     with ddp.no_sync():
         ddp(batch(0)).sum().backward()
-    assert script.kept.of(events.ReduceStarted) == []
+    assert script.kept.started() == []
     ddp(batch(1)).sum().backward()
-    assert len(script.kept.of(events.WaitFinished)) == 1
+    assert len(script.kept.waits()) == 1
     plain = Net()
     plain(batch(0)).sum().backward()
     plain(batch(1)).sum().backward()
@@ -253,7 +254,7 @@ def test_plan_mode_reduces_nothing(tmp_path: Path) -> None:
     script = Script(tmp_path, mode="plan")
     ddp = DDP(Net())
     ddp(batch(0)).sum().backward()
-    assert script.kept.of(events.ReduceStarted) == []
+    assert script.kept.started() == []
 
 
 def test_without_a_process_group_torch_complains_itself(script: Script) -> None:

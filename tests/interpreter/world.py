@@ -40,11 +40,29 @@ class Left(BaseException):
     """The rank ended its process."""
 
 
+class Told(NoTrack):
+    """Keeps the places that were entered, of every instruction."""
+
+    full = True
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self.entered: list[str] = []
+
+    def place(self, name: str) -> int:
+        self._names.append(name)
+        return len(self._names) - 1
+
+    def enter(self, place: int) -> None:
+        self.entered.append(self._names[place])
+
+
 class Kept:
-    """Keeps what a recorder would write."""
+    """Keeps what a recorder would write, and the places that were entered."""
 
     def __init__(self) -> None:
         self.events: list[Any] = []
+        self.track = Told()
         self.on_idle: Callable[[], None] | None = None
         self.closed = False
 
@@ -56,6 +74,17 @@ class Kept:
 
     def of(self, kind: type) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
+
+    def started(self) -> list[str]:
+        """Buckets whose reductions began, in order."""
+        return self._behind("reduce.start ")
+
+    def waits(self) -> list[str]:
+        """First buckets of what was waited for, in order."""
+        return self._behind("wait ")
+
+    def _behind(self, kind: str) -> list[str]:
+        return [name.removeprefix(kind) for name in self.track.entered if name.startswith(kind)]
 
     def codes(self) -> list[str]:
         """Codes of all diagnostics."""
@@ -102,7 +131,7 @@ def reducer_of(
     rank.roots.append(root)
     program = rank.lower()
     setup = ReducerSetup(
-        track=NoTrack(),
+        track=kept.track,
         root=root.name,
         names=[name for name, _ in root.parameters],
         parameters=[parameter for _, parameter in root.parameters],
@@ -112,7 +141,6 @@ def reducer_of(
         find_unused=find_unused,
         in_graph=True,
         timeout=timeout,
-        emit=kept.emit,
         lost=lost,
     )
     return Reducer(setup), kept

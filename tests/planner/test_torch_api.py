@@ -147,11 +147,11 @@ def test_grads_accumulator() -> None:
 def test_storage_uses() -> None:
     flat = torch.zeros(8)
     storage = flat.untyped_storage()
-    alone = torch_api.storage_uses(storage)
+    alone = torch_api.storage_uses(storage._cdata)
     view = flat[2:]
-    assert torch_api.storage_uses(storage) > alone
+    assert torch_api.storage_uses(storage._cdata) > alone
     del view
-    assert torch_api.storage_uses(storage) == alone
+    assert torch_api.storage_uses(storage._cdata) == alone
 
 
 def test_copy_all() -> None:

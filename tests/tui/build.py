@@ -24,7 +24,7 @@ def attached(rank: int = 0, world: int = 2) -> events.RankAttached:
 
 def step(number: int, seconds: float = 0.01, **given: Any) -> events.StepFinished:
     fields: dict[str, Any] = {"wait": 0.001, "own": 0.0, "samples": 8, "loss": 1.0 / number}
-    fields |= {"skipped": False} | given
+    fields |= {"skipped": False, "in_graph": 0, "by_hooks": 1} | given
     return events.StepFinished(number, seconds, **fields)
 
 

@@ -111,7 +111,7 @@ def test_in_the_past_a_compile_goes_on_since_its_start_until_then(tmp_path: Path
         (0, 0.0, attached(0)),
         (0, 1.0, events.CompileStarted("model")),
         (0, 3.0, events.NoteAdded("a", "b")),
-        (0, 9.0, events.CompileFinished("model", 8.0, "miss", "")),
+        (0, 9.0, events.CompileFinished("model", 8.0, "miss", 2, "")),
     )
     player = Player(Source(run), now=lambda: BEGIN + 1000 * SECOND)
     player.tick()

@@ -17,7 +17,7 @@ def test_a_rank_goes_through_its_phases() -> None:
     assert after(*said).phase == "starting"
     said.append((0, 1.0, events.CompileStarted("GPT.forward")))
     assert after(*said).phase == "compiling"
-    said.append((0, 2.0, events.CompileFinished("GPT.forward", 1.0, "miss", "")))
+    said.append((0, 2.0, events.CompileFinished("GPT.forward", 1.0, "miss", 2, "")))
     said.append((0, 3.0, step(1)))
     assert after(*said).phase == "training"
     said.append((0, 4.0, events.ScriptEnded("raised", "ValueError", 1, 0)))
