@@ -15,6 +15,7 @@ from typing import ClassVar
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
+from textual.css.query import NoMatches
 from textual.screen import Screen
 from textual.widgets import ContentSwitcher, Input, Static
 
@@ -29,7 +30,7 @@ from sgplan.tui.source import Source
 from sgplan.tui.widgets.plots import Plots
 from sgplan.tui.widgets.table import Table
 
-PERIOD = 0.4
+PERIOD = 0.5
 """Seconds between two drawings."""
 
 PIECE = 0.06
@@ -84,7 +85,7 @@ TABS = (
 )
 
 
-_ALWAYS = f"#head, #tabs, #slider, #keys, #plots, #table-{TABS[0].name}, #table-{TABS[-1].name}"
+_ALWAYS = ("#head", "#tabs", "#slider", "#keys", "#plots", *(f"#table-{tab.name}" for tab in TABS))
 
 
 class Dashboard(App[None]):
@@ -192,8 +193,8 @@ class Dashboard(App[None]):
 
     def draw(self) -> None:
         """Draw what has changed on the screen that is shown."""
-        if len(self.base.query(_ALWAYS)) < len(_ALWAYS.split()):
-            return  # not composed yet, or taken down already
+        if not self._is_whole():
+            return
         tab = TABS[self._tab]
         view = self._view = self.player.view(tab.listing)
         width, height = self.size
@@ -205,6 +206,15 @@ class Dashboard(App[None]):
         if tab.name == "overview":
             self.base.query_one(Plots).show(view)
         self.base.query_one(f"#table-{tab.name}", Table).show(tab.rows(view), tab.empty)
+
+    def _is_whole(self) -> bool:
+        """Whether everything that is always drawn is there: neither too early nor taken down."""
+        try:
+            for selector in _ALWAYS:  # one by one: those that were found are remembered
+                self.base.query_one(selector)
+        except NoMatches:
+            return False
+        return True
 
     def _put(self, selector: str, text: str) -> None:
         static = self.base.query_one(selector, Static)
