@@ -14,7 +14,7 @@ COVERAGE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A ratio of medians and the range that holds it in `COVERAGE` of the resamples."""
+    """A figure, and the range that holds it in `COVERAGE` of the resamples."""
 
     value: float
     low: float
@@ -40,6 +40,14 @@ def speed_ratio(way: Rounds, against: Rounds, seed: int = 0) -> Interval:
     cut = int(RESAMPLES * (1 - COVERAGE) / 2)
     value = median(flat(against)) / median(flat(way))
     return Interval(value, ratios[cut], ratios[-1 - cut])
+
+
+def median_of(values: Sequence[float], seed: int = 0) -> Interval:
+    """The median of independent values, and its interval by the bootstrap."""
+    rng = random.Random(seed)
+    found = sorted(median(rng.choices(values, k=len(values))) for _ in range(RESAMPLES))
+    cut = int(RESAMPLES * (1 - COVERAGE) / 2)
+    return Interval(median(values), found[cut], found[-1 - cut])
 
 
 def _resampled(way: Rounds, against: Rounds, count: int, rng: random.Random) -> float:
