@@ -36,6 +36,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, help="of a round; default: about four seconds")
     parser.add_argument("--cold-starts", type=int, default=2, help="the best of them counts")
+    parser.add_argument("--warm-starts", type=int, default=2, help="the best of them counts")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--batch", type=int, default=8, help="per rank")
     parser.add_argument("--quick", action="store_true", help="the mixer, two rounds of three steps")
@@ -69,6 +70,7 @@ def run_model(model: str, args: argparse.Namespace, folder: Path) -> bool:
         steps=3 if args.quick else args.steps or STEPS[model],
         rounds=2 if args.quick else args.rounds,
         cold_starts=1 if args.quick else args.cold_starts,
+        warm_starts=1 if args.quick else max(args.warm_starts, 1),
         folder=folder / model,
     )
     ways = [way for way in WAYS if not args.way or way.name in args.way]
