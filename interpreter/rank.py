@@ -469,6 +469,7 @@ class Rank:
     def drop_reducer(self, root: Root) -> None:
         reducer = self._reducers.pop(root.name, None)
         if reducer is not None:
+            step_end.add(self, reducer)
             reducer.detach()
 
     def called(self, root: Root, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

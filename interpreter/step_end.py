@@ -16,14 +16,19 @@ if TYPE_CHECKING:
     from sgplan.interpreter.rank import Rank
 
 
-def account(rank: Rank, reducer: Reducer) -> None:
-    """Add a reducer's share to the step, say what did not go as planned, and start it afresh."""
+def add(rank: Rank, reducer: Reducer) -> None:
+    """Add a reducer's share to the step; also that of one whose model is gone before it ends."""
     rank.steps.wait += reducer.wait_seconds
     rank.steps.own += reducer.own_seconds
     rank.steps.in_graph += reducer.reduced_in_graph
     rank.steps.by_hooks += reducer.reduced_by_hooks
     reducer.wait_seconds = reducer.own_seconds = 0.0
     reducer.reduced_in_graph = reducer.reduced_by_hooks = 0
+
+
+def account(rank: Rank, reducer: Reducer) -> None:
+    """Add a reducer's share to the step, say what did not go as planned, and start it afresh."""
+    add(rank, reducer)
     if reducer.hooked:
         _note_hooks(rank, rank.root_named(reducer.setup.root), reducer)
     if reducer.late:

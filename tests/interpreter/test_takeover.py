@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 from pathlib import Path
 from typing import Any
@@ -273,3 +274,14 @@ def test_leaving_is_how_a_rank_ends(script: Script) -> None:
         script.rank.leave("refused", "a test", 1)
     assert script.kept.closed
     assert script.kept.of(events.ScriptEnded)[0].how == "refused"
+
+
+def test_what_a_model_reduced_counts_when_it_is_gone_before_the_step_ends(script: Script) -> None:
+    ddp = DDP(Net())
+    ddp(batch(0)).sum().backward()
+    begun = len(script.kept.started())
+    assert begun
+    del ddp
+    gc.collect()
+    assert script.rank.steps.by_hooks == begun
+    assert script.rank.steps.own > 0
