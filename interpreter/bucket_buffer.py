@@ -61,7 +61,7 @@ class BucketBuffer:
         self.ahead = 0
         self.given = False
         self.work: torch.distributed.Work | None = None
-        self.started_ns = 0  # wall clock, of the reduction that is in flight
+        self.started_ns = 0  # wall clock, of a reduction that is told; else 0
         self.wire: torch.Tensor | None = None
         self.flat = torch.empty(0)
         self.views: list[torch.Tensor] = []

@@ -140,13 +140,16 @@ class Counter:
         """It is over, and whatever was entered in it and not left, by an exception."""
         now = time_ns()
         inside, begun, kept = self._inside, self._begun, self.spans is not None
-        while inside:
-            left, since = inside.pop(), begun.pop()
-            if kept:
-                self._keep(left, since, now)
-            if left == place:
-                break
-        self._words[_NOW] = inside[-1] << 56 | begun[-1] >> 8 if inside else now >> 8
+        try:
+            while inside:
+                left, since = inside.pop(), begun.pop()
+                if kept:
+                    self._keep(left, since, now)
+                if left == place:
+                    break
+            self._words[_NOW] = inside[-1] << 56 | begun[-1] >> 8 if inside else now >> 8
+        except IndexError:  # another thread of the script left a place, or ended the step, between
+            return
 
     def _keep(self, place: int, since: int, now: int) -> None:
         times = self._times[place] = self._times[place] + 1

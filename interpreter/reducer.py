@@ -32,6 +32,7 @@ from sgplan.planner.program import Bucket
 
 SMALL = 65536  # elements: up to 256 KiB a hook that does more than count costs more than the copy
 BATCHES = 64  # orders of arrival that are remembered
+VIEWS = 4 * BATCHES  # batches whose slots are
 DTYPES = {"f64": torch.float64, "f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 _UNFINISHED = (
@@ -444,6 +445,10 @@ class Reducer:
     def _views_of(self, batch: Batch) -> list[torch.Tensor]:
         views = self._views.get(batch)
         if views is None:
+            if (
+                len(self._views) >= VIEWS
+            ):  # a node that is not recalled brings new batches each time
+                self._views.clear()
             views = self._views[batch] = batch.views()
         return views
 
@@ -472,10 +477,13 @@ class Reducer:
         return (index for index in range(len(self.parameters)) if not bits >> index & 1)
 
     def _mark_unused(self) -> None:
-        """Parameters the forward did not reach are ready with the first gradient, as in stock."""
+        """Parameters the forward did not reach are ready with the first gradient, as in stock.
+
+        What they have accumulated counts: another rank may have reached them.
+        """
         unused, self._unused = self._unused, ()
         for index in unused:
-            self._view(index).zero_()
+            self._copy(index)
             self._mark(1 << index)
             self._place[index][0].missing -= 1
 
@@ -542,7 +550,7 @@ class Reducer:
         except RuntimeError as error:
             raise self.setup.lost(self.setup.root, error) from error
         buffer.work = None
-        if self.setup.track.full:
+        if buffer.started_ns:
             self.setup.track.span(in_flight(buffer.bucket.name), buffer.started_ns)
         seconds = perf_counter() - began
         self.elsewhere += seconds
@@ -554,8 +562,7 @@ class Reducer:
             self.reduced_in_graph += 1
         else:
             self.reduced_by_hooks += 1
-        if self.setup.track.full:
-            buffer.started_ns = time_ns()
+        buffer.started_ns = time_ns() if self.setup.track.full else 0
         if self._missing == 0 and buffer is not self._last_buffer:
             self.late.append(buffer.bucket.name)
 

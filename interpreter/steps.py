@@ -163,8 +163,13 @@ class StepWatch:
 
 
 def _value(loss: torch.Tensor) -> torch.Tensor | float:
-    """A 0-dim loss as it is now; on an accelerator read later, because reading waits for it."""
-    return loss.item() if loss.is_cpu and loss.is_floating_point() else loss.detach().clone()
+    """A 0-dim loss as it is now; on an accelerator read later, because reading waits for it.
+
+    So is one of another class: a fake tensor refuses to be read, a distributed one communicates.
+    """
+    if type(loss) is torch.Tensor and loss.is_cpu and loss.is_floating_point():
+        return loss.item()
+    return loss.detach().clone()
 
 
 def elements(optimizer: Optimizer) -> int:

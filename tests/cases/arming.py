@@ -24,6 +24,17 @@ class Net(nn.Module):
         return self.head(torch.relu(self.body(x)))
 
 
+class Forked(nn.Module):
+    """Goes on to the head or ends before it."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: torch.Tensor, to_the_head: bool) -> torch.Tensor:
+        return self.net(x) if to_the_head else self.net.get_submodule("body")(x)
+
+
 def forward_outside_backward_inside(model: nn.Module, ddp: DistributedDataParallel) -> None:
     loss = model(numbers(1, 4, 7)).pow(2).mean()
     with ddp.no_sync():
@@ -64,6 +75,14 @@ def only_one_rank_goes_past(model: nn.Module, ddp: DistributedDataParallel) -> N
         ddp.module(numbers(2, 4, 7)).pow(2).mean().backward()
 
 
+def accumulated_where_only_one_rank_goes(model: nn.Module, ddp: DistributedDataParallel) -> None:
+    """A gradient that a rank has and does not reach now is sent all the same."""
+    wide = DistributedDataParallel(Forked(ddp.module), find_unused_parameters=True)
+    with wide.no_sync():
+        wide(numbers(1, 4, 7), True).pow(2).mean().backward()
+    wide(numbers(2, 4, 7), dist.get_rank() == 0).pow(2).mean().backward()
+
+
 CASES = (
     forward_outside_backward_inside,
     forward_inside_backward_outside,
@@ -72,6 +91,7 @@ CASES = (
     only_a_penalty,
     armed_by_autograd_grad,
     only_one_rank_goes_past,
+    accumulated_where_only_one_rank_goes,
 )
 
 

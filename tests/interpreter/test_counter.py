@@ -147,3 +147,16 @@ def test_a_forked_child_does_not_move_the_rank(tmp_path: Path) -> None:
     found = CounterFile(tmp_path / "c").position()
     assert found is not None
     assert found.place == "backward"
+
+
+def test_a_thread_that_ends_the_step_between_is_survived(tmp_path: Path) -> None:
+    writer = Counter(tmp_path / "c")
+    place = writer.place("forward model")
+    writer.enter(place)
+    writer._begun.clear()  # what another thread has done of `stepped` when this one goes on
+    writer.leave(place)
+    writer.stepped(1)
+    writer.enter(place)
+    found = CounterFile(tmp_path / "c").position()
+    assert found is not None
+    assert (found.place, found.step) == ("forward model", 1)

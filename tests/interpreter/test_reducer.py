@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from sgplan.interpreter.reducer import Reducer
+from sgplan.interpreter.reducer import VIEWS, Reducer
 
 from .world import reducer_of
 
@@ -310,6 +310,15 @@ def test_find_unused_keeps_the_gradient_an_unused_parameter_has(tmp_path: Path) 
     assert old.eq(3.0).all()
 
 
+def test_find_unused_sends_the_gradient_an_unused_parameter_has(tmp_path: Path) -> None:
+    net = Net()
+    reducer, _ = reducer_of(net, tmp_path, find_unused=True)
+    net.head.weight.grad = torch.full_like(net.head.weight, 3.0)
+    armed_backward(reducer, net.body(torch.ones(2, 7)).sum())
+    buffer, place = reducer._place[reducer.setup.names.index("head.weight")]
+    assert buffer.views[place].eq(3.0).all()
+
+
 def test_find_unused_never_takes_over_in_a_graph(tmp_path: Path) -> None:
     net = Net()
     reducer, _ = reducer_of(net, tmp_path, find_unused=True)
@@ -463,3 +472,13 @@ def test_a_gradient_is_taken_before_the_script_can_change_it(tmp_path: Path) -> 
     plain.body(torch.ones(2, 7)).sum().backward()
     plain.head(torch.ones(2, 33)).sum().backward()
     assert equal(gradients(net), gradients(plain))
+
+
+def test_batches_that_come_once_are_forgotten(tmp_path: Path) -> None:
+    net = Net()
+    reducer, _ = reducer_of(net, tmp_path)
+    for _ in range(2 * VIEWS):
+        reducer.prepare_for_backward([])
+        grads = [torch.ones_like(p) for p in net.parameters()][:1]
+        reducer.take(reducer.batch([0]), grads, 0.0)
+    assert len(reducer._views) <= VIEWS

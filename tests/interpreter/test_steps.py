@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import LBFGS, SGD, Optimizer
 
@@ -135,6 +136,16 @@ def test_the_loss_is_the_value_at_the_backward(watched: Watched) -> None:
     (step,) = watched.steps
     assert step.loss == 3.0
     assert isinstance(step.loss, float)
+
+
+def test_a_loss_that_cannot_be_read_ends_nothing(watched: Watched) -> None:
+    w = weight()
+    optimizer = SGD([w], lr=0.1)
+    with FakeTensorMode() as mode:
+        watched.train(mode.from_tensor(w))
+    optimizer.step()
+    (step,) = watched.steps
+    assert isinstance(step.loss, torch.Tensor)
 
 
 def test_a_loss_that_is_no_scalar_is_not_shown(watched: Watched) -> None:
