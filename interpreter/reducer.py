@@ -32,7 +32,7 @@ from sgplan.planner.program import Bucket
 
 SMALL = 65536  # elements: up to 256 KiB a hook that does more than count costs more than the copy
 BATCHES = 64  # orders of arrival that are remembered
-VIEWS = 4 * BATCHES  # batches whose slots are
+VIEWS = 4 * BATCHES  # batches whose views are
 DTYPES = {"f64": torch.float64, "f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 _UNFINISHED = (
@@ -447,7 +447,7 @@ class Reducer:
         if views is None:
             if (
                 len(self._views) >= VIEWS
-            ):  # a node that is not recalled brings new batches each time
+            ):  # an op that is not known again brings a new one each time
                 self._views.clear()
             views = self._views[batch] = batch.views()
         return views
