@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from sgplan.interpreter.events import RootFound
+from sgplan.interpreter.events import RootFound, StepFinished
 from tests.gloo.harness import Job, run_job
 
 from .names import FURTHER, REQUIRED
@@ -112,9 +112,8 @@ class Runs:
 
 def reduction_counts(events: list[Any]) -> dict[str, int]:
     """How many reductions were started by whom."""
-    counts: dict[str, int] = defaultdict(int)
-    for event in events:
-        by = getattr(event, "by", None)
-        if by is not None:
-            counts[by] += 1
-    return dict(counts)
+    steps = [event for event in events if isinstance(event, StepFinished)]
+    counts = Counter(
+        in_graph=sum(step.in_graph for step in steps), hook=sum(step.by_hooks for step in steps)
+    )
+    return dict(+counts)
