@@ -112,7 +112,7 @@ def test_a_user_without_a_home_has_the_runs_of_the_directory(
 def test_a_path_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert shown(Path.cwd() / ".sgplan/runs") == ".sgplan/runs"
-    assert shown(tmp_path / "work/run") == "~/work/run"
+    assert shown(tmp_path / "jobs/run") == "~/jobs/run"
     assert shown(Path("/srv/run")) == "/srv/run"
 
 
