@@ -197,7 +197,7 @@ class SloWatch:
         self._folder = folder
         self._plan = plan
         self._recorder: Recorder | None = None
-        self._attached: set[int] = set()
+        self._attached: set[int] = set()  # ranks, in this attempt
         self._now_ns = 0
         self.levels: ServiceLevels | None = None
         self.enforced = False
@@ -218,8 +218,9 @@ class SloWatch:
     def _attach(self, rank: int, event: events.RankAttached) -> None:
         if self.levels is None:
             self._resolve(event.world)
-        elif rank in self._attached:
+        elif rank in self._attached:  # once an attempt: others follow, and may have stepped before
             self.levels.restarted()
+            self._attached.clear()
         self._attached.add(rank)
 
     def _resolve(self, world: int) -> None:

@@ -9,9 +9,10 @@ import pytest
 from sgplan.grammar.plan import Slo
 from sgplan.interpreter import events
 from sgplan.interpreter.events import SloBreached, SloCleared, StepFinished
-from sgplan.interpreter.record import Recorder, header
+from sgplan.interpreter.record import Record, Recorder, header
 from sgplan.loading import checked
 from sgplan.observer import Observer
+from sgplan.reader import Heard
 from sgplan.slo import LEAST, SILENT, UNJUDGED, WINDOW, ServiceLevels, SloWatch, p99
 from sgplan.summary import Summary
 
@@ -181,6 +182,29 @@ def test_a_short_run_is_judged_or_told_that_it_was_not(
     assert [line.text for line in summary.notes.lines()] == noted
     assert [line.ranks for line in summary.notes.lines()] == [()] * len(noted)
     assert set(summary.ranks) == {0}
+
+
+def test_a_rank_that_is_started_again_after_others_have_stepped_wipes_nothing(
+    tmp_path: Path,
+) -> None:
+    watch = SloWatch(tmp_path, checked("p.sgplan", "sgplan 1\nslo { step_p99 = 50ms }\n", ()))
+
+    def say(rank: int, event: object) -> None:
+        watch.take(Heard(rank, 1, Record(1, event, 0)))
+
+    def attach(rank: int) -> None:
+        say(rank, events.RankAttached(rank, 2, 7, "python", "2.13", "apply"))
+
+    for rank in (0, 1, 0):
+        attach(rank)
+    for number in (1, 2):
+        say(0, step(number, 0.2))
+    attach(1)
+    for number in (1, 2):
+        say(1, step(number, 0.01))
+    assert watch.levels is not None
+    watch.levels.finish()
+    assert watch.levels.measured["step_p99"] == 0.2
 
 
 def test_ranks_of_an_earlier_attempt_are_forgotten() -> None:
