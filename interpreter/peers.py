@@ -68,10 +68,10 @@ class Peers:
             rank.report([_absent(root.name, str(error))])
             return
         if other is None:
-            alone = [] if len(ranks) == rank.world else ranks
-            rank.emit(events.ContractAgreed, root.name, digest, perf_counter() - began, alone)
+            part = [] if len(ranks) == rank.world else ranks
+            rank.emit(events.ContractAgreed, root.name, digest, perf_counter() - began, part)
             rank.write_part()
-            if not alone and not self._aligned:
+            if not part and not self._aligned:
                 self._align()
             return
         first = ranks[0]

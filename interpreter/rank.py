@@ -23,9 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.optimizer import (
-    register_optimizer_step_pre_hook,
-)
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from sgplan.grammar.diagnostics import Diagnostic, Refused, has_errors
 from sgplan.grammar.plan import Capture, Plan, Sync
@@ -164,7 +162,7 @@ class Rank:
         self._said: set[tuple[str, ...]] = set()
         self._depth = 0
         self._backward_place = 0
-        self._leading: Root | None = None
+        self._leading: Root | None = None  # the root with most parameter elements
         self._changed = False
         self._ended = False
         self._judged = False
@@ -279,7 +277,6 @@ class Rank:
 
     def watch_updates(self) -> None:
         """Tell the track of every optimizer's step."""
-
         places: dict[int, int] = {}  # by id; names change when one more is built
 
         def place(optimizer: Optimizer) -> int:
@@ -395,10 +392,6 @@ class Rank:
     def root_named(self, name: str) -> Root:
         return next(root for root in self.roots if root.name == name)
 
-    def leading_root(self) -> Root | None:
-        """The root with most parameter elements."""
-        return self._leading
-
     def facts(self) -> Facts:
         return Facts(
             rank=self.rank,
@@ -479,7 +472,8 @@ class Rank:
             root.called += 1
             tensor = first_tensor(args, kwargs)
             samples = tensor.shape[0] if tensor is not None and tensor.dim() else 0
-            self.steps.forward(samples, leading=root is self._leading)
+            if self.steps.forward(samples, leading=root is self._leading):
+                began = perf_counter()  # the end of a step counts its own time
             if self.verifying is not None:
                 self.verifying.called(root, args, kwargs)
         self.track.enter(root.place)
@@ -553,7 +547,7 @@ class Rank:
             self.precision.look(root.name, step + self.stage_offset)
 
     def _backward_done(self, tensors: Sequence[gate.Root], armed: list[Reducer]) -> None:
-        leading = self.leading_root()
+        leading = self._leading
         if leading is None:
             return
         reducer = self._reducers.get(leading.name)

@@ -110,14 +110,16 @@ class StepWatch:
         held = {id(p) for group in groups for p in group["params"]}
         return any(id(parameter) in held for parameter in parameters)
 
-    def forward(self, samples: int, *, leading: bool) -> None:
-        """A root was called with gradients enabled."""
+    def forward(self, samples: int, *, leading: bool) -> bool:
+        """A root was called with gradients enabled; returns whether a step ended with that."""
         if self._began is None:
             self._began = perf_counter()
-        if self._backward_seen and not self.optimizers():
+        ends = self._backward_seen and not self.optimizers()
+        if ends:
             self.end(skipped=False)
         if leading:
             self.samples += samples
+        return ends
 
     def backward(self, loss: torch.Tensor | None, *, leading: bool) -> None:
         """A backward returned; `loss` is its root tensor."""

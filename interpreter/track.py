@@ -95,7 +95,6 @@ class Tracked(Counter):
         "_every",
         "_paced",
         "_told",
-        "spans",
     )
 
     def __init__(self, path: Path, emit: Callable[..., None]) -> None:

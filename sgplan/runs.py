@@ -68,7 +68,8 @@ def _here() -> list[tuple[RunFolder, float]]:
     found: list[tuple[RunFolder, float]] = []
     for plan in RUNS.glob(f"*/{PLAN}"):
         with contextlib.suppress(OSError):  # deleted while we look
-            found.append((RunFolder(plan.parent.resolve()), plan.stat().st_mtime))
+            run = RunFolder(plan.parent.resolve())
+            found.append((run, run.began))
     return found
 
 

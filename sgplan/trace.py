@@ -62,13 +62,14 @@ class _Writer:
             case events.StepFinished():
                 loss = event.loss if event.loss is None or isfinite(event.loss) else str(event.loss)
                 arguments = {"loss": loss, "wait": event.wait, "skipped": event.skipped}
+                arguments |= {"reduced in graph": event.in_graph, "by hooks": event.by_hooks}
                 self._behind(rank, STEPS, f"step {event.step}", event.seconds, at, arguments)
                 if event.loss is not None and isfinite(event.loss):  # JSON has no other numbers
                     self._figure(rank, at, "loss", {"loss": event.loss})
             case events.StepTraced():
                 self._steps(rank, record.attempt, event, time_ns - record.time_ns)
             case events.CompileFinished():
-                arguments = {"cache": event.cache, "why": event.why}
+                arguments = {"cache": event.cache, "lowered": event.lowered, "why": event.why}
                 self._behind(rank, COMPILES, event.region, event.seconds, at, arguments)
             case events.MemoryMeasured():
                 found = {"resident MiB": event.resident / 2**20, "device MiB": event.device / 2**20}

@@ -48,16 +48,22 @@ def watched_until_it_hangs(folder: Path, patience: float) -> View:
     raise AssertionError(f"nobody is said to hold up others: {view and view.where}")
 
 
-def test_a_rank_that_is_stopped_is_named_and_every_rank_shows_where_it_is(tmp_path: Path) -> None:
+def seen_hanging(case: str, stopped: int, folder: Path) -> tuple[View, Job]:
+    """What was seen while one of three ranks was stopped, and the job, which then went on."""
+
     def go() -> Job:
         script = CASES / "watched.py"
-        return run_job(script, "hang", folder=tmp_path, nproc=3, plan=PLAN, timeout=120)
+        return run_job(script, case, folder=folder, nproc=3, plan=PLAN, timeout=120)
 
     with ThreadPoolExecutor(1) as pool:
         job = pool.submit(go)
-        view = watched_until_it_hangs(tmp_path, 90)
-        os.kill(view.state.ranks[2].pid, signal.SIGCONT)
-        ended = job.result().ok()
+        view = watched_until_it_hangs(folder, 90)
+        os.kill(view.state.ranks[stopped].pid, signal.SIGCONT)
+        return view, job.result().ok()
+
+
+def test_a_rank_that_is_stopped_is_named_and_every_rank_shows_where_it_is(tmp_path: Path) -> None:
+    view, ended = seen_hanging("hang", 2, tmp_path)
     where = view.where
     assert where[2].holds_up == (0, 1)
     assert (where[2].doing, where[2].step) == ("script", 20)
@@ -82,15 +88,7 @@ def test_a_rank_that_is_stopped_is_named_and_every_rank_shows_where_it_is(tmp_pa
 
 
 def test_a_rank_that_takes_no_part_in_the_reductions_is_not_blamed(tmp_path: Path) -> None:
-    def go() -> Job:
-        script = CASES / "watched.py"
-        return run_job(script, "part", folder=tmp_path, nproc=3, plan=PLAN, timeout=120)
-
-    with ThreadPoolExecutor(1) as pool:
-        job = pool.submit(go)
-        view = watched_until_it_hangs(tmp_path, 90)
-        os.kill(view.state.ranks[1].pid, signal.SIGCONT)
-        job.result().ok()
+    view, _ = seen_hanging("part", 1, tmp_path)
     assert (view.where[0].waits_for, view.where[0].unsure) == ((1,), ())
     assert view.where[1].holds_up == (0,)
     assert view.where[2].holds_up == ()
