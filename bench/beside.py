@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
+from environment import environment
 from gated import BIN
 from stats import Interval, median_of
 from terminal import Terminal
@@ -73,7 +74,7 @@ def step_time_ratio(
         *(str(BIN / "sgplan"), "apply", "--run-dir", "run", "empty.sgplan", "--"),
         *(str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "1", "train.py"),
     ]
-    environ = {**os.environ, "SECONDS": str(whole), "OMP_NUM_THREADS": "1"}
+    environ = environment(SECONDS=str(whole), OMP_NUM_THREADS="1")
     last = {max(os.sched_getaffinity(0))}
     windows: list[dict[bool, Window]] = []
     with subprocess.Popen(command, cwd=work, env=environ, stderr=subprocess.DEVNULL) as job:

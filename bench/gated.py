@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from environment import environment
+
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
 POLL = 0.02
@@ -124,10 +126,10 @@ def start(
             str(BIN / "sgplan"), "apply", "--run-dir", str(folder / "run"),
             str(folder / "plan.sgplan"), "--", *command,
         ]  # fmt: skip
-    settings = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": str(cache)}
+    settings = environment(OMP_NUM_THREADS="1", TORCHINDUCTOR_CACHE_DIR=str(cache))
     with (folder / "output").open("wb") as output:
         process = subprocess.Popen(
-            command, cwd=folder, env={**os.environ, **settings}, stdin=subprocess.DEVNULL,
+            command, cwd=folder, env=settings, stdin=subprocess.DEVNULL,
             stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
     return GatedJob(name, process, folder, ranks, patience)

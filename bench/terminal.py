@@ -20,6 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
+from environment import environment
+
 TICKS = os.sysconf("SC_CLK_TCK")
 _CONTROL = re.compile(
     rb"\x1b\[([0-9;:<=>?]*)[ -/]*([@-~])"  # with numbers: a place, a style
@@ -116,7 +118,7 @@ class Terminal:
         self._near, far = pty.openpty()
         fcntl.ioctl(far, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
         self.screen = Screen(*size)
-        environ = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
+        environ = environment(TERM="xterm-256color", COLORTERM="truecolor")
         self.process = subprocess.Popen(
             command, stdin=far, stdout=far, stderr=far, cwd=cwd, env=environ, start_new_session=True
         )
