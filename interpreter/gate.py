@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd.graph import GradientEdge
 
-from sgplan.planner import torch_api
+from sgplan.planner.torch_api import COMPILED_NODE
 
 if TYPE_CHECKING:
     from sgplan.interpreter.bucket_buffer import Batch
@@ -53,22 +53,16 @@ class Opening:
 
     Attributes:
         owners: place in `next_functions` -> owner.
+        divisions: those that were worked out, by the places of their gradients.
     """
 
     owners: Mapping[int, Owner]
-    _divisions: dict[tuple[int, ...], Division] = field(
+    divisions: dict[tuple[int, ...], Division] = field(
         default_factory=dict[tuple[int, ...], Division]
     )
 
-    def division(self, places: Sequence[int]) -> Division:
-        """Divide the gradients of these places; worked out once for each op of the node."""
-        key = tuple(places)
-        found = self._divisions.get(key)
-        if found is None:
-            found = self._divisions[key] = self._divide(key)
-        return found
-
-    def _divide(self, places: tuple[int, ...]) -> Division:
+    def divide(self, places: tuple[int, ...]) -> Division:
+        """Work out who takes which of the gradients of these places."""
         held: dict[Reducer, list[tuple[int, int]]] = {}
         rest: list[int] = []
         for position, place in enumerate(places):
@@ -81,7 +75,8 @@ class Opening:
             (reducer, reducer.batch([i for _, i in members]), tuple(p for p, _ in members))
             for reducer, members in held.items()
         )
-        return Division(shares, tuple(rest))
+        found = self.divisions[places] = Division(shares, tuple(rest))
+        return found
 
 
 # Whether this process has compiled graphs that ask; without any there is nothing to walk for.
@@ -91,9 +86,16 @@ _KNOWN = 64  # openings remembered by a reducer: a graph's inputs may come and g
 _open: dict[Any, Opening] = {}
 
 
-def opening_of(node: Any) -> Opening | None:
-    """What the running node may hand over; None outside an open gate."""
-    return _open.get(node)
+def division_of(node: Any, places: Sequence[int]) -> Division | None:
+    """Who takes which of the gradients that an op of the running node holds.
+
+    Worked out once for each op. None outside an open gate.
+    """
+    opening = _open.get(node)
+    if opening is None:
+        return None
+    key = tuple(places)
+    return opening.divisions.get(key) or opening.divide(key)
 
 
 class Opened:
@@ -137,7 +139,7 @@ def _openings(roots: Iterable[Root], reducers: Sequence[Reducer]) -> dict[Any, O
     while stack:
         node = stack.pop()
         after = node.next_functions
-        compiled = torch_api.compiled_node(node)
+        compiled = type(node).__name__ == COMPILED_NODE
         if compiled and (opening := _recalled(after, known)) is not None:
             openings[node] = opening
             edges.append(opening.owners)

@@ -33,10 +33,9 @@ def _ready(
         strides: the parameters' strides, one after the other.
     """
     began = perf_counter()
-    opening = gate.opening_of(torch_api.running_node())
-    if opening is None:
+    division = gate.division_of(torch_api.running_node(), inputs)
+    if division is None:
         return list(map(_copied, grads, _split(grads, strides)))
-    division = opening.division(inputs)
     if len(division.shares) == 1 and not division.rest:
         ((reducer, batch, _),) = division.shares
         return reducer.take(batch, grads, began)

@@ -15,6 +15,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from functools import reduce
+from operator import or_
 from time import perf_counter, time_ns
 from typing import Any, NoReturn
 
@@ -56,23 +58,23 @@ class Reducer:
 
     __slots__ = (
         "__weakref__",
+        "_accumulated",
         "_ahead",
+        "_all",
         "_all_fresh",
         "_batches",
         "_counts_used",
         "_cursor",
         "_fresh",
-        "_handing",
+        "_hooked",
         "_hooks",
-        "_in_graph",
+        "_hooks_made",
         "_last",
         "_last_buffer",
         "_later",
         "_looked_ahead",
-        "_missing",
         "_none_fresh",
         "_opened",
-        "_partial",
         "_pattern",
         "_place",
         "_queued",
@@ -86,7 +88,6 @@ class Reducer:
         "all_free",
         "armed",
         "buffers",
-        "closing",
         "elsewhere",
         "hooked",
         "late",
@@ -116,7 +117,6 @@ class Reducer:
                 self._place[slot.index] = (buffer, place)
         self._cursor = Cursor(setup.instructions, self, setup.track)
         self.armed = False
-        self.closing = False  # the backward is over: what may wait no longer runs now
         self.wait_seconds = 0.0
         self.own_seconds = 0.0
         self.elsewhere = 0.0  # seconds in copies, collectives and waits, ever
@@ -137,6 +137,9 @@ class Reducer:
         self._taken: list[Batch] = []  # that graphs handed over in this backward
         self._all_fresh = [True] * len(self.parameters)
         self._none_fresh = [False] * len(self.parameters)
+        self._all = (1 << len(self.parameters)) - 1
+        self._hooks_made = -1  # in this process, when it was looked who has one
+        self._hooked = False  # whether a parameter had one then
         self._hooks = AccumulateHooks(self.parameters, self)
         self._pattern = (0, 0)  # what came in-graph, and what completed buckets, when chosen
         self._reset()
@@ -153,11 +156,9 @@ class Reducer:
 
     def _reset(self) -> None:
         self._ready = 0  # in a bucket
-        self._in_graph = 0  # those among them that a compiled graph brought
-        self._handing = 0  # those among these that autograd still has to accumulate
+        self._accumulated = 0  # their AccumulateGrad has run, as far as that was looked at
         self._fresh = self._none_fresh
         self.all_free = False  # whether `can_take` holds for every parameter
-        self._missing = len(self.parameters)
         self._opened = False
         self._last = 0  # those that completed a bucket
         self._later: list[Batch] = []
@@ -166,8 +167,6 @@ class Reducer:
         self._hooks.arrived.clear()
         self._hooks.due = len(self.parameters)
         self._queued = False
-        self.closing = False
-        self._partial = False
 
     def detach(self) -> None:
         """Let go of the parameters: nothing of this reducer acts any more."""
@@ -183,7 +182,7 @@ class Reducer:
 
     def _rebuild_buckets(self) -> bool:
         """The list never changes; as in stock, an unfinished reduction is an error here."""
-        if self._partial:
+        if self.armed and self._ready:
             missing = ", ".join(self.setup.names[i] for i in self._without(self._ready))
             raise RuntimeError(_UNFINISHED.format(names=missing))
         return False
@@ -195,12 +194,14 @@ class Reducer:
             outputs: with `find_unused`, the forward's tensors; parameters they do not reach are
                 ready.
         """
+        began = perf_counter()
         self._reset()
         for buffer in self.buffers.values():
             buffer.await_gradients()
         self._cursor.rewind()
         self._unused = self._unreached(outputs) if self.setup.find_unused else ()
         self.armed = True
+        self.own_seconds += perf_counter() - began
 
     def _unreached(self, outputs: Sequence[torch.Tensor]) -> list[int]:
         seen = {tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None}
@@ -220,15 +221,26 @@ class Reducer:
 
     def begin_backward(self) -> None:
         """Called before an armed backward: remember which gradients nobody can hold yet."""
-        self.all_free = False
-        for p in self.parameters:
-            if p.grad is not None or p._post_accumulate_grad_hooks or p._backward_hooks:
-                self._fresh = [
-                    p.grad is None and not p._post_accumulate_grad_hooks for p in self.parameters
-                ]
-                return
-        self.all_free = True
-        self._fresh = self._all_fresh
+        if self._hooked or self._hooks_made != torch_api.hooks_made():
+            self._look_for_hooks()
+        self.all_free = not self._hooked
+        if self.all_free:
+            for p in self.parameters:
+                if p.grad is not None:
+                    self.all_free = False
+                    break
+        self._fresh = (
+            self._all_fresh
+            if self.all_free
+            else [p.grad is None and not p._post_accumulate_grad_hooks for p in self.parameters]
+        )
+
+    def _look_for_hooks(self) -> None:
+        """Whether the script has a hook on a parameter: it may have, once new ones were made."""
+        self._hooks_made = torch_api.hooks_made()
+        self._hooked = any(
+            p._post_accumulate_grad_hooks or p._backward_hooks for p in self.parameters
+        )
 
     def end_backward(self) -> None:
         """Called after every backward: what waits for its bucket is copied before it can change."""
@@ -272,9 +284,9 @@ class Reducer:
             torch.mul(grad, scale, out=view)
         self.elsewhere += perf_counter() - copying
         bits = batch.bits
-        self._mark(bits)
-        self._in_graph |= bits
-        self._handing |= bits
+        if self._ready & bits:
+            self._refuse_all(bits)
+        self._ready |= bits
         self._taken.append(batch)
         slots = self._ahead.pop(batch, None)
         made_ahead = slots is not None
@@ -348,10 +360,10 @@ class Reducer:
         if not self.armed:
             return False
         self._hooks.due -= len(arrived)
-        if self._handing:  # those that a graph brought are counted already
-            handed = self._handing
+        if self._taken:  # those that a graph brought are counted already
+            handed = self._in_graph() & ~self._accumulated
             for index in arrived:
-                self._handing &= ~(1 << index)
+                self._accumulated |= 1 << index
             arrived = [index for index in arrived if not handed >> index & 1]
         return self._count(tuple(arrived)) if arrived else False
 
@@ -388,8 +400,10 @@ class Reducer:
     def _open(self) -> None:
         """Memory for this reduction, at its first gradient."""
         if not self._opened:
-            renewed = [buffer.open() for buffer in self.buffers.values()]
-            if any(renewed):
+            renewed = False
+            for buffer in self.buffers.values():
+                renewed |= buffer.open()
+            if renewed:
                 self._views.clear()
                 self._ahead.clear()
                 for buffer in self.buffers.values():
@@ -463,11 +477,16 @@ class Reducer:
         return grad.detach() if grad.requires_grad else grad
 
     def _mark(self, bits: int) -> None:
-        if twice := self._ready & bits:
-            self._refuse(twice.bit_length() - 1)
+        if self._ready & bits:
+            self._refuse_all(bits)
         self._ready |= bits
-        self._partial = True
-        self._missing -= bits.bit_count()
+
+    def _refuse_all(self, bits: int) -> NoReturn:
+        self._refuse((self._ready & bits).bit_length() - 1)
+
+    def _in_graph(self) -> int:
+        """The gradients that compiled graphs brought in this backward."""
+        return reduce(or_, (batch.bits for batch in self._taken), 0)
 
     def _refuse(self, index: int) -> NoReturn:
         raise RuntimeError(_TWICE.format(name=self.setup.names[index]))
@@ -492,38 +511,37 @@ class Reducer:
         if self._later:
             self._copy_later()
         self._cursor.advance()
-        if self._missing == 0 and not self._queued:
+        if self._ready == self._all and not self._queued:
             self._queued = True
             self._hooks.due = sys.maxsize  # nobody is waited for any more
             torch_api.queue_callback(self._finish)
 
     def _finish(self) -> None:
         began, before = perf_counter(), self.elsewhere
-        self.closing = True
         if self.setup.find_unused:
             self._agree_on_used()
-        self._cursor.advance()
+        self._cursor.advance(to_end=True)
         self._account(began, before)
         self.armed = False
-        self._partial = False
         self._used = 0
         self._hooks.arrived.clear()
         self._hooks.due = len(self.parameters)
-        if self._pattern != (self._in_graph, self._last) and not self._counts_used:
-            self._choose_wakes()
+        pattern = self._in_graph(), self._last
+        if self._pattern != pattern and not self._counts_used:
+            self._pattern = pattern
+            self._choose_wakes(*pattern)
 
-    def _choose_wakes(self) -> None:
+    def _choose_wakes(self, in_graph: int, last: int) -> None:
         """From now on only those wake us that completed a bucket this time, or are copied at once.
 
         The others are counted with the next that does; behind the last gradient of all we are woken
         in any case, so that what comes in another order starts later, and nothing is missed.
         """
-        self._pattern = (self._in_graph, self._last)
         self._hooks.wakes.clear()
         self._hooks.wakes.update(
             index
-            for index in self._without(self._in_graph)
-            if self._last >> index & 1 or not self._small[index]
+            for index in self._without(in_graph)
+            if last >> index & 1 or not self._small[index]
         )
 
     def _agree_on_used(self) -> None:
@@ -563,7 +581,7 @@ class Reducer:
         else:
             self.reduced_by_hooks += 1
         buffer.started_ns = time_ns() if self.setup.track.full else 0
-        if self._missing == 0 and buffer is not self._last_buffer:
+        if self._ready == self._all and buffer is not self._last_buffer:
             self.late.append(buffer.bucket.name)
 
     def deliver(self) -> None:
@@ -578,6 +596,7 @@ class Reducer:
         for buffer in self.buffers.values():
             if buffer.given or buffer.all_taken:
                 continue
+            in_graph = self._in_graph()
             targets: list[torch.Tensor] = []
             sources: list[torch.Tensor] = []
             slots = zip(buffer.bucket.slots, buffer.views, buffer.pointers, strict=True)
@@ -589,7 +608,7 @@ class Reducer:
                 grad = parameter.grad
                 if grad is None:
                     parameter.grad = view.data
-                elif self._in_graph >> index & 1 and grad.data_ptr() == pointer:
+                elif in_graph >> index & 1 and grad.data_ptr() == pointer:
                     continue
                 elif self._fresh[index]:
                     parameter.grad = view.data

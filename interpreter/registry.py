@@ -33,6 +33,11 @@ def always(state: Any, instruction: Any) -> bool:
     return True
 
 
+def at_end(state: Any, instruction: Any) -> bool:
+    """The readiness of an instruction that waits for the end of its phase."""
+    return False
+
+
 def handles(
     kind: type, *, ready: Callable[[Any, Any], bool] = always
 ) -> Callable[[Callable[[Any, Any], None]], Callable[[Any, Any], None]]:

@@ -37,12 +37,16 @@ class Cursor:
         """Back to the first instruction."""
         self.at = 0
 
-    def advance(self) -> None:
-        """Carry out every instruction that is ready, stop at the first that is not."""
+    def advance(self, *, to_end: bool = False) -> None:
+        """Carry out every instruction that is ready, stop at the first that is not.
+
+        Args:
+            to_end: the phase is over, so that every instruction is ready.
+        """
         steps, state, track = self._steps, self._state, self._track
         while self.at < len(steps):
             ready, run, instruction, place, may_stay = steps[self.at]
-            if not ready(state, instruction):
+            if not to_end and not ready(state, instruction):
                 break
             if place >= 0 and (may_stay or track.full):
                 track.enter(place)

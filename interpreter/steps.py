@@ -169,8 +169,8 @@ def _value(loss: torch.Tensor) -> torch.Tensor | float:
 
     So is one of another class: a fake tensor refuses to be read, a distributed one communicates.
     """
-    if type(loss) is torch.Tensor and loss.is_cpu and loss.is_floating_point():
-        return loss.item()
+    if type(loss) is torch.Tensor and loss.is_cpu and isinstance(value := loss.item(), float):
+        return value
     return loss.detach().clone()
 
 

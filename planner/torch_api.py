@@ -21,8 +21,10 @@ from typing import Any, Literal, Protocol
 import torch
 import torch.distributed as dist
 import torch.fx as fx
+from torch.utils.hooks import RemovableHandle
 
 __all__ = [
+    "COMPILED_NODE",
     "FusionHooks",
     "Store",
     "Unit",
@@ -37,7 +39,6 @@ __all__ = [
     "compile_id",
     "compile_phases",
     "compiled_autograd_enabled",
-    "compiled_node",
     "compiler_config",
     "compiling_frame",
     "compute_at_once",
@@ -69,6 +70,7 @@ __all__ = [
     "group_timeout",
     "has_fake",
     "has_gradient_hook",
+    "hooks_made",
     "inductor_cache_dir",
     "inductor_config",
     "inductor_wrapper",
@@ -117,13 +119,18 @@ __all__ = [
 Store = dist.Store  # pyright: ignore[reportPrivateImportUsage]
 
 
+COMPILED_NODE = "CompiledFunctionBackward"
+"""The class name of an autograd node that is an AOTAutograd graph's backward."""
+
+
 running_node: Callable[[], Any] = torch._C._current_autograd_node
 """The autograd node whose backward runs now, None outside of one; called at every `ready` op."""
 
 
-def compiled_node(node: Any) -> bool:
-    """Whether an autograd node is an AOTAutograd graph's backward (`CompiledFunctionBackward`)."""
-    return type(node).__name__ == "CompiledFunctionBackward"
+def hooks_made() -> int:
+    """How many hooks Python has put on modules and tensors so far: while the number stands, no
+    tensor got one (`torch.utils.hooks.RemovableHandle.next_id`)."""
+    return RemovableHandle.next_id
 
 
 def probe_cpu() -> None:

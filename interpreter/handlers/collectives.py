@@ -7,13 +7,12 @@ from time import perf_counter
 import torch.distributed as dist
 
 from sgplan.interpreter.reducer import Reducer
-from sgplan.interpreter.registry import handles
+from sgplan.interpreter.registry import at_end, handles
 from sgplan.planner.program import ReduceStart, Wait
 
 
 def _gradients_there(state: Reducer, instruction: ReduceStart) -> bool:
-    complete = state.buffers[instruction.bucket].missing == 0
-    return complete and (instruction.when == "ready" or state.closing)
+    return instruction.when == "ready" and not state.buffers[instruction.bucket].missing
 
 
 @handles(ReduceStart, ready=_gradients_there)
@@ -27,11 +26,7 @@ def reduce_start(state: Reducer, instruction: ReduceStart) -> None:
     state.elsewhere += perf_counter() - began
 
 
-def _backward_over(state: Reducer, instruction: Wait) -> bool:
-    return state.closing
-
-
-@handles(Wait, ready=_backward_over)
+@handles(Wait, ready=at_end)
 def wait(state: Reducer, instruction: Wait) -> None:
     """Block until the buckets are reduced, in this order."""
     for name in instruction.buckets:

@@ -12,7 +12,7 @@ from sgplan.planner.program import Cast
 def _can_cast(state: Reducer, instruction: Cast) -> bool:
     buffer = state.buffers[instruction.bucket]
     outbound = instruction.target == buffer.bucket.wire
-    return buffer.missing == 0 if outbound else state.closing
+    return outbound and buffer.missing == 0
 
 
 @handles(Cast, ready=_can_cast)

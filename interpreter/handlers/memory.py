@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from sgplan.interpreter.reducer import Reducer
-from sgplan.interpreter.registry import handles
+from sgplan.interpreter.registry import at_end, handles
 from sgplan.planner.program import Free
 
 
-def _backward_over(state: Reducer, instruction: Free) -> bool:
-    return state.closing
-
-
-@handles(Free, ready=_backward_over)
+@handles(Free, ready=at_end)
 def free(state: Reducer, instruction: Free) -> None:
     """Drop every value that the reducer owns; the compiled node has dropped the others already."""
     for value in instruction.values:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from sgplan.interpreter.reducer import Reducer
-from sgplan.interpreter.registry import handles
+from sgplan.interpreter.registry import at_end, handles
 from sgplan.planner.program import Deliver
 
 
-def _backward_over(state: Reducer, instruction: Deliver) -> bool:
-    return state.closing
-
-
-@handles(Deliver, ready=_backward_over)
+@handles(Deliver, ready=at_end)
 def deliver(state: Reducer, instruction: Deliver) -> None:
     state.deliver()

@@ -67,7 +67,7 @@ def test_a_copy_has_the_parameters_strides_and_not_the_gradients() -> None:
 
 def opened_for(monkeypatch: pytest.MonkeyPatch, recorder: Any, *places: int) -> None:
     opening = Opening({place: Owner(recorder, place) for place in places})
-    monkeypatch.setattr(gate, "opening_of", lambda node: opening)
+    monkeypatch.setattr(gate, "_open", {None: opening})  # no node runs
 
 
 def test_an_owner_takes_all_its_gradients_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,6 +89,6 @@ def test_what_no_owner_takes_is_copied_beside(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_outside_of_a_backward_nobody_owns() -> None:
-    assert gate.opening_of(None) is None
+    assert gate.division_of(None, [0]) is None
     (slot,) = READY(*arguments(torch.ones(2)))
     assert slot.eq(1).all()

@@ -341,6 +341,23 @@ def test_only_gradients_nobody_looks_at_can_be_taken_over(tmp_path: Path) -> Non
     assert [name for i, name in enumerate(names) if reducer.can_take(i)] == ["body.bias"]
 
 
+@pytest.mark.parametrize("method", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_a_hook_is_seen_from_the_next_backward_on(tmp_path: Path, method: str) -> None:
+    net = Net()
+    reducer, _ = reducer_of(net, tmp_path)
+    reducer.begin_backward()
+    assert reducer.all_free
+    handle = getattr(net.body.weight, method)(lambda given: None)
+    reducer.begin_backward()
+    assert not reducer.all_free
+    handle.remove()
+    reducer.begin_backward()
+    assert reducer.all_free
+    net.body.weight.grad = torch.zeros_like(net.body.weight)
+    reducer.begin_backward()
+    assert not reducer.all_free
+
+
 def test_a_wire_dtype_rounds_once_and_leaves_padding_zero(tmp_path: Path) -> None:
     net = Net()
     reducer, _ = reducer_of(net, tmp_path, "sync { wire = bf16 }")

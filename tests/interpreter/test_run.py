@@ -69,6 +69,13 @@ def test_a_cursor_carries_out_all_that_is_ready_in_order(log: Log) -> None:
     assert cursor.current is None
 
 
+def test_the_end_of_a_phase_makes_everything_ready(log: Log) -> None:
+    cursor = Cursor(STREAM, log, NoTrack())
+    cursor.advance(to_end=True)
+    assert log.done == ["Wait", "Deliver"]
+    assert cursor.done
+
+
 def test_a_cursor_stands_still_behind_a_failed_instruction(log: Log) -> None:
     def fail(state: Log, instruction: object) -> None:
         raise RuntimeError("no peer")

@@ -97,8 +97,9 @@ def test_running_node() -> None:
 
 def test_compiled_node() -> None:
     loss = torch.compile(nn.Linear(3, 2), backend="aot_eager")(X)
-    assert torch_api.compiled_node(loss.grad_fn)
-    assert not torch_api.compiled_node((X.clone().requires_grad_() * 2).grad_fn)
+    assert type(loss.grad_fn).__name__ == torch_api.COMPILED_NODE
+    eager = (X.clone().requires_grad_() * 2).grad_fn
+    assert type(eager).__name__ != torch_api.COMPILED_NODE
 
 
 def test_compile_phases() -> None:
@@ -142,6 +143,18 @@ def test_grads_accumulator() -> None:
     node.register_hook(lambda inputs, outputs: fired.append(weight.grad is not None))
     weight.sum().backward()
     assert fired == [True]
+
+
+def test_hooks_made() -> None:
+    weight = torch.nn.Parameter(torch.zeros(2))
+    made = torch_api.hooks_made()
+    weight.sum().backward()
+    assert torch_api.hooks_made() == made
+    weight.register_hook(lambda grad: None)
+    assert torch_api.hooks_made() > made
+    made = torch_api.hooks_made()
+    weight.register_post_accumulate_grad_hook(lambda parameter: None)
+    assert torch_api.hooks_made() > made
 
 
 def test_storage_uses() -> None:
