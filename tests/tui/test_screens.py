@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 from textual.widgets import Input
 
 from sgplan.interpreter import events
-from sgplan.runfolder import RunFolder
+from sgplan.runfolder import PLAN, RunFolder
 from sgplan.tui.app import TABS, Dashboard
 from sgplan.tui.player import Player
 from sgplan.tui.screens.runs import run_rows
@@ -25,6 +27,8 @@ HERE = Path(__file__).parent
 SIZES = ((120, 36), (80, 24), (20, 5))
 AFTER = 6_000_000_000
 """How long after the last sign of a rank the screens are looked at, in nanoseconds."""
+
+BEGAN = 1_764_500_000  # of the newest of the runs, in seconds since the epoch
 
 OF_EVERY_RUN = ("healthy", "storm", "hang", "slow", "fails")
 SHOWN = [(run, "overview") for run in OF_EVERY_RUN] + [
@@ -71,6 +75,38 @@ def test_a_screen(golden: Golden, run: str, tab: str, size: tuple[int, int]) -> 
     number = next(n for n, each in enumerate(TABS, 1) if each.name == tab)
     svg = asyncio.run(pressed(dashboard(run), size, str(number)))
     golden(HERE / "screens" / f"{run}-{tab}-{size[0]}x{size[1]}.svg", svg)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize(
+    ("name", "key"), [("help", "question_mark"), ("light", "t")], ids=lambda name: str(name)
+)
+def test_the_overview_in_light_and_the_help_over_it(
+    golden: Golden, name: str, key: str, size: tuple[int, int]
+) -> None:
+    svg = asyncio.run(pressed(dashboard("hang"), size, key))
+    golden(HERE / "screens" / f"hang-{name}-{size[0]}x{size[1]}.svg", svg)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_the_runs_of_this_machine(
+    golden: Golden, size: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    monkeypatch.chdir(tmp_path)  # what a person reads is where runs lie from here
+    runs: list[RunFolder] = []
+    for hours, name in enumerate(OF_EVERY_RUN):
+        run = RunFolder(shutil.copytree(HERE / "runs" / name, tmp_path / "runs" / name))
+        began = BEGAN - 3600 * hours
+        os.utime(run.path / PLAN, (began, began))
+        runs.append(run)
+    try:
+        svg = asyncio.run(pressed(Dashboard(runs[0], lambda: runs, make=opened), size, "r"))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    golden(HERE / "screens" / f"runs-{size[0]}x{size[1]}.svg", svg)
 
 
 def text(app: Dashboard) -> str:

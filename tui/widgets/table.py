@@ -7,7 +7,7 @@ that stood there before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -131,12 +131,22 @@ class Table(ScrollView, can_focus=True):
         """Of a cell, where the line has a name of its own too."""
         key = f"{name} {tone}"
         if key not in self._styles:
-            style = self.rich_style
-            for part in (name, tone):
-                if part:
-                    style = style + self.get_component_rich_style(f"table--{part}", partial=True)
-            self._styles[key] = style
+            self._styles[key] = self._made(part for part in (name, tone) if part)
         return self._styles[key]
+
+    def _made(self, parts: Iterable[str]) -> Style:
+        """Textual's own style of a component knows neither shades nor the colour `auto`."""
+        _, _, background, color = self.colors
+        text = Style()
+        for part in parts:
+            found = self.get_component_styles(f"table--{part}")
+            background += found.background
+            if found.has_rule("color"):
+                color = found.color
+            if found.auto_color:
+                color = background.get_contrast_text(color.a)
+            text += found.text_style
+        return Style.from_color((background + color).rich_color, background.rich_color) + text
 
     def notify_style_update(self) -> None:
         self._styles.clear()
