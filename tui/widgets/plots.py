@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal
@@ -44,9 +44,10 @@ class Plots(Horizontal):
         seconds = found.seconds.last(SHOWN)
         losses = found.losses.last(SHOWN)
         rates = _rates(view)
-        self._put("loss", losses, _ends("loss", losses, lambda value: f"{value:.4g}"))
-        self._put("step", seconds, _ends("step", seconds, human_time))
-        self._put("rate", rates, _ends("samples/s", rates, lambda value: f"{value:,.0f}"))
+        width = self.app.size.width // 3 - 1
+        self._put("loss", losses, _ends("loss", losses, lambda value: f"{value:.4g}", width))
+        self._put("step", seconds, _ends("step", seconds, human_time, width))
+        self._put("rate", rates, _ends("samples/s", rates, lambda value: f"{value:,.0f}", width))
 
     def _put(self, name: str, values: Sequence[float], text: str) -> None:
         self.query_one(f"#line-{name}", Line).data = values
@@ -55,11 +56,13 @@ class Plots(Horizontal):
             words.update(text, layout=False)  # its size is fixed
 
 
-def _ends(name: str, values: Sequence[float], say: object) -> str:
-    """`loss 2.301, 1.94 to 4.2`: the newest value, and the range of the plot."""
-    if not values or not callable(say):
+def _ends(name: str, values: Sequence[float], say: Callable[[float], str], width: int) -> str:
+    """`loss 2.301 (1.94 to 4.2)`: the newest value and, where it fits, the range of the plot."""
+    if not values:
         return f"{name} -"
-    return f"{name} {say(values[-1])} ({say(min(values))} to {say(max(values))})"
+    newest = f"{name} {say(values[-1])}"
+    whole = f"{newest} ({say(min(values))} to {say(max(values))})"
+    return whole if len(whole) <= width else newest
 
 
 def _rates(view: View) -> list[float]:
