@@ -31,7 +31,7 @@ def head(view: View, name: str, width: int) -> str:
     verdict = _verdict(view)
     loss = "-" if state.loss is None else f"{state.loss:.4g}"
     figures = [
-        f"step {state.step}",
+        f"step {_step(view)}",
         f"loss {loss}",
         f"{human_rate(state.samples_per_second)} samples/s",
         f"comm {human_share(state.wait_share)} exposed",
@@ -45,6 +45,13 @@ def head(view: View, name: str, width: int) -> str:
     world = f"{len(state.ranks)} of {state.world} ranks" if state.world else "no rank yet"
     first = clipped(f"{verdict}   {world}   {name}", width).rstrip()
     return f"{first}\n{clipped('  '.join(figures), width).rstrip()}"
+
+
+def _step(view: View) -> int:
+    """Steps that every rank has finished; a stopped one writes no events, its counter stays."""
+    known = view.state.ranks
+    finished = [w.step for w in view.where.values() if w.rank in known and known[w.rank].trains]
+    return min(finished, default=view.state.step)
 
 
 def _verdict(view: View) -> str:
