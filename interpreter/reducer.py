@@ -69,6 +69,7 @@ class Reducer:
         "_hooked",
         "_hooks",
         "_hooks_made",
+        "_hooks_seen",
         "_last",
         "_last_buffer",
         "_later",
@@ -138,7 +139,8 @@ class Reducer:
         self._all_fresh = [True] * len(self.parameters)
         self._none_fresh = [False] * len(self.parameters)
         self._all = (1 << len(self.parameters)) - 1
-        self._hooks_made = -1  # in this process, when it was looked who has one
+        self._hooks_made = -1  # in this process, when it was known who has one
+        self._hooks_seen = -1  # and when it was looked last
         self._hooked = False  # whether a parameter had one then
         self._hooks = AccumulateHooks(self.parameters, self)
         self._pattern = (0, 0)  # what came in-graph, and what completed buckets, when chosen
@@ -236,8 +238,14 @@ class Reducer:
         )
 
     def _look_for_hooks(self) -> None:
-        """Whether the script has a hook on a parameter: it may have, once new ones were made."""
-        self._hooks_made = torch_api.hooks_made()
+        """Whether the script has a hook on a parameter: it may have, once new ones were made.
+
+        A hook is counted before it is there, perhaps by another thread; so whoever finds another
+        number looks once more in the next backward.
+        """
+        made = torch_api.hooks_made()
+        self._hooks_made = made if made == self._hooks_seen else -1
+        self._hooks_seen = made
         self._hooked = any(
             p._post_accumulate_grad_hooks or p._backward_hooks for p in self.parameters
         )

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from sgplan.interpreter.reducer import VIEWS, Reducer
 
@@ -354,6 +355,25 @@ def test_a_hook_is_seen_from_the_next_backward_on(tmp_path: Path, method: str) -
     reducer.begin_backward()
     assert reducer.all_free
     net.body.weight.grad = torch.zeros_like(net.body.weight)
+    reducer.begin_backward()
+    assert not reducer.all_free
+
+
+def test_a_hook_that_another_thread_is_about_to_put_is_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = Net()
+    reducer, _ = reducer_of(net, tmp_path)
+    made = RemovableHandle.__init__
+
+    def counted(handle: RemovableHandle, *args: Any, **kwargs: Any) -> None:
+        made(handle, *args, **kwargs)
+        reducer.begin_backward()  # the handle is counted, the hook not yet on the tensor
+        assert reducer.all_free
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RemovableHandle, "__init__", counted)
+        net.body.weight.register_hook(lambda grad: None)
     reducer.begin_backward()
     assert not reducer.all_free
 
