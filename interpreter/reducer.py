@@ -600,7 +600,8 @@ class Reducer:
         """
         used = self._used if self.setup.find_unused else None
         parameters = self.parameters
-        self._give_whole()
+        if not self._looked_ahead:
+            self._give_whole()
         for buffer in self.buffers.values():
             if buffer.given or buffer.all_taken:
                 continue
