@@ -11,6 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+_WORKS: list[dist.Work] = []
+"""Kept to the end: a thread of gloo that drops the last reference to Python's tensors while Python
+ends aborts the process (`terminate called without an active exception`)."""
+
 
 def report(case: str, **values: Any) -> None:
     """Write `result-CASE-RANK.json` into the working directory."""
@@ -28,10 +32,15 @@ def gradients(module: nn.Module) -> list[float]:
 
 def same_on_all_ranks(module: nn.Module) -> bool:
     """Whether every rank holds the same gradients, that is whether they were reduced."""
-    mine = [None if p.grad is None else p.grad.tolist() for p in module.parameters()]
-    everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, mine)
-    return all(other == mine for other in everyone)
+    parts = [p if p.grad is None else p.grad for p in module.parameters()]
+    missing = [float(p.grad is None) for p in module.parameters()]
+    mine = torch.cat([torch.tensor(missing), *(part.detach().flatten() for part in parts)])
+    everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    work = dist.all_gather(everyone, mine, async_op=True)
+    assert work is not None
+    work.wait()
+    _WORKS.append(work)
+    return all(torch.equal(mine, other) for other in everyone)
 
 
 def numbers(step: int, *shape: int) -> torch.Tensor:

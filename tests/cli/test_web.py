@@ -421,7 +421,7 @@ def test_a_browser_draws_the_dashboard(served: Served, tmp_path: Path) -> None:
             await page.picture(tmp_path / "overview.png")
             colours = Counter(pixels(tmp_path / "overview.png"))
             # The bars, and the line of the chosen rank over the whole width.
-            assert sum(n for (r, g, b), n in colours.items() if b > 150 and b > 2 * r) > 20_000
+            assert sum(n for (r, g, b), n in colours.items() if b > 70 and b > 2 * r) > 30_000
             assert sum(n for colour, n in colours.items() if min(colour) > 200) > 5_000
 
             await page.press("2")
