@@ -128,11 +128,7 @@ class GraphCompiler:
             fact = partition.told(self.record(graph, _direction(kwargs), inputs))
             _finish(graph, fact, self.reductions, inputs)
             number = len(graphs)
-            cached = torch_api.graph_cache_enabled()
-            if _on_cpu(example):
-                # Whoever loads code asks for it. Those that wait for the first rank ask beside it.
-                torch_api.probe_cpu()
-            with side.turn(number) if cached else contextlib.nullcontext():
+            with side.turn(number) if torch_api.graph_cache_enabled() else contextlib.nullcontext():
                 code, schedule, hit = self._lowered(
                     graph, example, kwargs, changed.placed, side, number
                 )
@@ -150,7 +146,11 @@ class GraphCompiler:
                     compile_region_name=name,
                 )
 
-        with torch_api.compiler_config(cache_key_tag=f"sgplan|{digest}"):
+        with side.first() as first, torch_api.compiler_config(cache_key_tag=f"sgplan|{digest}"):
+            if not first and _on_cpu(inputs):
+                # Whoever loads code asks for it, and its answer is cached for the first rank, which
+                # traces meanwhile: it will lower alone, and these have the time to trace then.
+                torch_api.probe_cpu()
             call = whole()
             record = Record(tuple(graphs)) if graphs else _decoded(Record, side.read())
             if record is None:  # the code was cached by a process that died before it wrote

@@ -77,6 +77,23 @@ class SideFile:
                 fcntl.flock(lock, fcntl.LOCK_SH)
             yield
 
+    @contextlib.contextmanager
+    def first(self) -> Iterator[bool]:
+        """Whether nobody on this host was at this compile before, which waits for nobody.
+
+        Those that come later have time: what they can do before they trace the same graph is done
+        when the first one needs it.
+        """
+        path = self.path.with_suffix(".lock")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
+
     def read(self, number: int | None = None) -> Any:
         """What was captured, in wire form; None when there is no readable file.
 

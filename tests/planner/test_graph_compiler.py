@@ -19,6 +19,7 @@ from sgplan.planner.capture.backend import (
     GraphRecorder,
     InductorRecorder,
 )
+from sgplan.planner.capture.once import SideFile
 from sgplan.planner.capture.record import record_graph
 from sgplan.planner.facts import GraphFact
 
@@ -85,6 +86,30 @@ class Trained:
         return torch.equal(self.output, other.output) and all(
             a is not None and b is not None and torch.equal(a, b) for a, b in pairs
         )
+
+
+def test_who_comes_second_probes_the_cpu_while_the_first_traces(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    did: list[str] = []
+
+    def traced(graph: fx.GraphModule, direction: Any, inputs: Sequence[Any]) -> GraphFact:
+        did.append("traced")
+        raise RuntimeError("far enough")
+
+    def compile_so_far() -> list[str]:
+        did.clear()
+        with pytest.raises(Exception, match="far enough"):
+            Trained(GraphCompiler(traced, "in_graph"))
+        return list(did)
+
+    monkeypatch.setattr(torch_api, "probe_cpu", lambda: did.append("probed"))
+    assert compile_so_far() == ["traced"]
+    (lock,) = (cache / "sgplan").glob("*.lock")
+    with SideFile(cache / "sgplan", lock.stem).first() as held:
+        assert held
+        assert compile_so_far() == ["probed", "traced"]
+    assert compile_so_far() == ["traced"]
 
 
 class PlainInductor:

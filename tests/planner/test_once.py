@@ -101,6 +101,16 @@ def test_a_leader_that_dies_lets_the_next_one_compile(tmp_path: Path) -> None:
     assert log == ["follower compiles"]
 
 
+def test_only_one_is_first_and_nobody_waits_to_know(tmp_path: Path) -> None:
+    with SideFile(tmp_path, "digest").first() as one:
+        with SideFile(tmp_path, "digest").first() as other, SideFile(tmp_path, "digest").turn(0):
+            assert (one, other) == (True, False)
+        with SideFile(tmp_path, "of another graph").first() as elsewhere:
+            assert elsewhere
+    with SideFile(tmp_path, "digest").first() as later:
+        assert later
+
+
 def test_an_error_while_compiling_frees_the_lock(tmp_path: Path) -> None:
     try:
         with SideFile(tmp_path, "digest").turn(1):
