@@ -24,7 +24,7 @@ from models import WORKLOADS
 from report import table, verdict_table, verdicts
 from ways import WAYS, bars
 
-STEPS = {"gpt": 6, "resnet50": 6, "mixer": 60}
+STEPS = {"gpt": 2, "resnet50": 2, "mixer": 15}
 
 
 def parse() -> argparse.Namespace:
@@ -33,8 +33,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--way", action="append", choices=[w.name for w in WAYS], help="default: all"
     )
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, help="of a round; default: about four seconds")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--steps", type=int, help="of a round; default: about a second")
     parser.add_argument("--cold-starts", type=int, default=2, help="the best of them counts")
     parser.add_argument("--warm-starts", type=int, default=2, help="the best of them counts")
     parser.add_argument("--ranks", type=int, default=2)

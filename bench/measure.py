@@ -91,7 +91,8 @@ def measure(settings: Settings, ways: Sequence[Way], say: Say) -> dict[str, Figu
             jobs[way.name].wait_parked()
         for number in range(settings.rounds):
             say(f"{settings.model}: round {number + 1} of {settings.rounds}")
-            for job in jobs.values():
+            order = list(jobs.values())
+            for job in order if number % 2 == 0 else reversed(order):
                 job.go()
         return {
             way.name: _figures(way, jobs[way.name], cold.get(way.name), warm[way.name])

@@ -25,7 +25,7 @@ def report(stats: ModuleType) -> ModuleType:
 
 def _rounds(seconds: float, noise: float, seed: int) -> list[list[float]]:
     rng = random.Random(seed)
-    return [[seconds + rng.uniform(0, noise) for _ in range(8)] for _ in range(4)]
+    return [[seconds + rng.uniform(0, noise) for _ in range(8)] for _ in range(20)]
 
 
 def test_twice_as_fast_is_a_ratio_of_two(stats: ModuleType) -> None:
