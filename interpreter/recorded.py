@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from types import FunctionType, ModuleType
@@ -23,6 +24,8 @@ from sgplan.interpreter.roots import Root
 from sgplan.planner import torch_api
 
 PLAIN = (bool, int, float, str)
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+"""What the words for an object say of one process only."""
 _SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
 
@@ -121,8 +124,17 @@ def differing(before: Tensors, now: Tensors) -> list[str]:
         for name in {**before, **now}
         if (one := before.get(name)) is None
         or (other := now.get(name)) is None
-        or not torch.equal(one, other)
+        or not _equal(one, other)
     ]
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Value for value; not a number is equal to itself."""
+    if (one.shape, one.dtype) != (other.shape, other.dtype):
+        return False
+    if not one.is_floating_point() and not one.is_complex():
+        return torch.equal(one, other)
+    return bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
 def mark(gradient: torch.Tensor | None) -> tuple[int, int] | None:
@@ -179,7 +191,7 @@ def settings(optimizer: Optimizer) -> list[dict[str, Any]]:
 def _plain(value: Any) -> Any:
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         return value.item()
-    return value if isinstance(value, PLAIN) else str(value)
+    return value if isinstance(value, PLAIN) else _ADDRESS.sub("", str(value))
 
 
 def formats(root: Root, outputs: Iterable[torch.Tensor]) -> set[str]:

@@ -153,8 +153,9 @@ def _count(row: Row, value: _Value, place: Place) -> None:
     row.nans += value.nan
     if value.nan and row.first_nan is None:
         row.first_nan = place
-    worse = value.relative > row.largest or (value.failed and row.failed == 1)
-    if row.at is None or worse:
+    first_failed = value.failed and row.failed == 1
+    worse = value.relative > row.largest and (value.failed or not row.failed)
+    if row.at is None or first_failed or worse:
         row.largest, row.allowed, row.at = value.relative, value.allowed, place
 
 

@@ -135,6 +135,23 @@ def test_parameters_are_judged_by_how_far_they_moved(tmp_path: Path) -> None:
     assert found.first.relative == pytest.approx(0.01, rel=0.05)
 
 
+def test_a_row_shows_a_value_that_failed_and_no_larger_one_that_may_differ(tmp_path: Path) -> None:
+    def update(wide: float, low: float) -> Moment:
+        values: dict[str, Tensors] = {
+            "before": {"w": torch.tensor(1.0), "low": torch.tensor(8.0, dtype=LOW)},
+            "parameters": {"w": torch.tensor(wide), "low": torch.tensor(low, dtype=LOW)},
+        }
+        return Moment("update", "SGD", 0, values)
+
+    found = compared(tmp_path, update(1.1, 8.0625), update(1.11, 8.1875), Tolerance(update=1e-5))
+    (row,) = found.rows
+    assert (row.compared, row.failed) == (2, 1)
+    assert row.at is not None
+    assert row.at.tensor == "w"
+    assert row.largest == pytest.approx(0.1, rel=0.01)
+    assert row.largest > row.allowed
+
+
 def test_what_a_run_begins_with_is_compared(tmp_path: Path) -> None:
     """A broadcast that is lost, or a draw at wrapping, is seen although the state is taken over."""
     one, other = run(tmp_path / "a", call(state=1.0)), run(tmp_path / "b", call(state=2.0))
