@@ -73,7 +73,8 @@ class InnerSteps:
 
 def given_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The closure among the arguments of a step; None without one."""
-    return args[0] if args else kwargs.get("closure")
+    first = args[0] if args else kwargs.get("closure")
+    return first if callable(first) else None
 
 
 def _below(cls: type) -> Iterator[type]:

@@ -44,7 +44,11 @@ class Masters:
         self._masters: Any = WeakTensorKeyDictionary()
         # Stored low without a master, because nothing moves them while they are frozen.
         self._frozen: Any = WeakTensorKeyDictionary()
-        self._loading: WeakKeyDictionary[Optimizer, Any] = WeakKeyDictionary()
+        # Modules whose parameters have masters, and low parameters that are of none of them.
+        self._stored: WeakSet[nn.Module] = WeakSet()
+        self._strangers: Any = WeakTensorKeyDictionary()
+        # Masters of the state that an optimizer is loading.
+        self._loading: WeakKeyDictionary[Optimizer, dict[int, torch.Tensor]] = WeakKeyDictionary()
         # How many masters an optimizer had when its state was last seen to be wide.
         self._wide: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
         # Whose state was loaded without masters.
@@ -55,6 +59,7 @@ class Masters:
         if not any(block.stores for block in self._rank.plan.precisions):
             return
         self._rank.inner_steps.add(self.around)
+        torch_api.keep_loaded_formats(lambda parameter: parameter in self._masters)
         self._rank.steps.on_built.append(self._built)
 
     def store(self, model: str, module: nn.Module) -> None:
@@ -68,6 +73,8 @@ class Masters:
         low = _DTYPES.get(params)
         if low is not None:
             cast_inputs(module, low)
+        if master:
+            self._stored.add(module)
         whole = _beside_statistics(module)
         for parameter in module.parameters():
             if id(parameter) in whole:
@@ -115,8 +122,6 @@ class Masters:
             self._bare.discard(optimizer)
             what = "a loaded optimizer state has no masters: they have the value of the parameters"
             self._rank.once(events.NoteAdded, "masters", what)
-        for parameter, master in pairs:
-            follow(master, parameter.detach(), parameter.dtype)
         swap = Swap(optimizer, pairs)
         if self._wide.get(optimizer) != len(pairs):
             swap.widen()
@@ -135,11 +140,22 @@ class Masters:
         found: list[Pair] = []
         for parameter in _parameters(optimizer):
             master = self._masters.get(parameter)
-            if master is None and parameter.requires_grad and self._frozen.pop(parameter, False):
+            if master is None and parameter.requires_grad and self._is_ours(parameter):
                 master = self._masters[parameter] = parameter.detach().float()
             if master is not None:
                 found.append((parameter, master))
         return found
+
+    def _is_ours(self, parameter: torch.Tensor) -> bool:
+        """Whether a parameter without a master wants one: it was frozen, or stands for another."""
+        if parameter.dtype not in _LOW or parameter in self._strangers:
+            return False
+        if self._frozen.pop(parameter, False):
+            return True
+        if any(parameter is each for module in self._stored for each in module.parameters()):
+            return True
+        self._strangers[parameter] = True
+        return False
 
     # --- save and load ---------------------------------------------------------------------------
 
@@ -158,30 +174,24 @@ class Masters:
             state[KEY] = masters
 
     def _load(self, optimizer: Optimizer, state: dict[str, Any]) -> None:
-        self._loading[optimizer] = state
+        self._loading[optimizer] = state.get(KEY, {})
 
     def _loaded(self, optimizer: Optimizer) -> None:
-        """Torch has cast what it loaded to the format of the parameter; take the saved again."""
-        saved = self._loading.pop(optimizer)
+        masters = self._loading.pop(optimizer)
         self._bare.discard(optimizer)
         self._wide.pop(optimizer, None)
-        numbers = [n for group in saved["param_groups"] for n in group["params"]]
-        masters = saved.get(KEY, {})
-        for place, (number, parameter) in enumerate(
-            zip(numbers, _parameters(optimizer), strict=True)
-        ):
-            if place in masters:
-                value = masters[place].to(parameter.device, torch.float32, copy=True)
-                known = self._masters.get(parameter)
-                if known is None:
-                    self._masters[parameter] = value
-                else:
-                    known.detach().copy_(value)
-            if parameter in self._masters and number in saved["state"]:
-                _restore(optimizer.state[parameter], saved["state"][number])
+        for place, parameter in enumerate(_parameters(optimizer)):
+            value = masters.get(place)
+            if value is None or value.shape != parameter.shape:
+                continue
+            known = self._masters.get(parameter)
+            if known is None:
+                self._masters[parameter] = value.to(parameter.device, torch.float32, copy=True)
+            else:
+                known.detach().copy_(value)
         if masters:
             self._wide[optimizer] = len(masters)
-        elif saved["state"]:
+        elif optimizer.state:
             self._bare.add(optimizer)
 
 
@@ -205,11 +215,15 @@ class Swap:
         for parameter, _ in self._pairs:
             state: dict[str, Any] = self._optimizer.state.get(parameter, {})
             for name, value in tuple(state.items()):
-                if isinstance(value, torch.Tensor) and value.dtype in _LOW:
-                    state[name] = value.float()
+                state[name] = _widened(value)
 
     def enter(self) -> None:
-        """The optimizer sees the masters, with the gradients of the parameters in fp32."""
+        """The optimizer sees the masters, with the gradients of the parameters in fp32.
+
+        What somebody wrote into the parameters is taken over first.
+        """
+        for parameter, master in self._pairs:
+            follow(master, parameter.detach(), parameter.dtype)
         if self._foreign:
             self._before = [parameter.detach().clone() for parameter, _ in self._pairs]
         self._given = [_Given(p, m, m.grad) for p, m in self._pairs]
@@ -232,17 +246,26 @@ class Swap:
     def leave(self) -> None:
         """The optimizer sees the parameters again, and they have the value of the masters.
 
-        What the step wrote into the parameters themselves is taken over first.
+        What the step wrote into the parameters themselves is taken over first. A parameter without
+        a gradient is not written: a graph whose backward is still to come may have saved it.
         """
         self._replace([(master, parameter) for parameter, master in self._pairs])
+        moved = [
+            pair
+            for pair, given in zip(self._pairs, self._given, strict=False)
+            if self._foreign or given.stepped
+        ]
+        # Of a fused step that divides gradients by a scale where they are, no version tells.
+        scaled = getattr(self._optimizer, "grad_scale", None) is not None
         for given in self._given:
-            given.back()
+            given.back(scaled)
         self._given = []
         for (parameter, master), before in zip(self._pairs, self._before, strict=False):
             value = torch.where(parameter != before, parameter, master)
             follow(master, value, parameter.dtype)
         self._before = []
-        torch_api.copy_all([p for p, _ in self._pairs], [m for _, m in self._pairs])
+        if moved:
+            torch_api.copy_all([p for p, _ in moved], [m for _, m in moved])
 
     def outside(self, closure: Callable[..., Any]) -> Callable[..., Any]:
         """A closure that runs with the parameters in their place, as the script wrote it."""
@@ -288,14 +311,23 @@ class _Given:
         self._wide = self._master.grad
         self._version = 0 if self._wide is None else self._wide._version
 
-    def back(self) -> None:
-        """Take it away; what the step did to it is done to the gradient of the parameter."""
+    @property
+    def stepped(self) -> bool:
+        """Whether the step had a gradient to move the master by."""
+        return self._wide is not None
+
+    def back(self, scaled: bool) -> None:
+        """Take it away; what the step did to it is done to the gradient of the parameter.
+
+        Args:
+            scaled: the step has divided it by a scale in place.
+        """
         now, self._master.grad = self._master.grad, self._outer
         if self._wide is None:
             return
         if now is None:
             self._parameter.grad = None
-        elif now is not self._wide or now._version != self._version:
+        elif now is not self._wide or now._version != self._version or scaled:
             self._parameter.grad = now.to(self._parameter.dtype)
 
 
@@ -321,14 +353,15 @@ def _beside_statistics(module: nn.Module) -> set[int]:
     }
 
 
-def _restore(state: dict[str, Any], saved: dict[str, Any]) -> None:
-    """Saved tensors in the format in which they were saved."""
-    for name, value in saved.items():
-        held = state.get(name)
-        if not isinstance(value, torch.Tensor) or not isinstance(held, torch.Tensor):
-            continue
-        if held.dtype != value.dtype:
-            state[name] = value.to(held.device, copy=True)
+def _widened(value: Any) -> Any:
+    """16-bit tensors in fp32, those in lists and dictionaries too: LBFGS has lists of them."""
+    if isinstance(value, torch.Tensor):
+        return value.float() if value.dtype in _LOW else value
+    if isinstance(value, dict):
+        return {name: _widened(each) for name, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_widened, value))
+    return value
 
 
 def _parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:

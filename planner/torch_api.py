@@ -11,7 +11,7 @@ import copy
 import functools
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -80,6 +80,7 @@ __all__ = [
     "is_fixed",
     "is_input_alias",
     "is_saved",
+    "keep_loaded_formats",
     "mark_recompute",
     "mark_saved",
     "min_cut",
@@ -160,6 +161,25 @@ storage_uses: Callable[[int], int] = torch._C._storage_Use_Count
 def copy_all(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
     """Copy each source into its target, in one call (`torch._foreach_copy_`)."""
     torch._foreach_copy_(targets, sources)  # pyright: ignore[reportPrivateImportUsage]
+
+
+def keep_loaded_formats(wanted: Callable[[torch.Tensor], bool]) -> None:
+    """State that an optimizer loads for such a parameter keeps the format in which it was saved;
+    torch casts it to the parameter's (`Optimizer._process_value_according_to_param_policy`)."""
+    cast = torch.optim.Optimizer._process_value_according_to_param_policy
+
+    def process(
+        param: torch.Tensor,
+        value: torch.Tensor,
+        param_id: int,
+        param_groups: list[dict[Any, Any]],
+        key: Hashable = None,
+    ) -> torch.Tensor:
+        if key != "step" and value.is_floating_point() and wanted(param):
+            return value.to(param.device)
+        return cast(param, value, param_id, param_groups, key)
+
+    torch.optim.Optimizer._process_value_according_to_param_policy = staticmethod(process)
 
 
 def broadcast_all(group: dist.ProcessGroup, tensors: list[torch.Tensor]) -> None:

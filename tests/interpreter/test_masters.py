@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import weakref
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -373,3 +374,152 @@ def test_without_masters_nothing_is_patched(tmp_path: Path) -> None:
     rank.masters.install()
     rank.inner_steps.install()
     assert Optimizer.profile_hook_step is wrap
+
+
+# --- what a script may do ------------------------------------------------------------------------
+
+
+def fitted(parameter: nn.Parameter, optimizer: Optimizer) -> Any:
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = (parameter - 3).pow(2).sum()
+        loss.backward()
+        return loss
+
+    return closure
+
+
+def test_history_in_lists_is_in_fp32_and_loaded_as_saved(stored: Stored) -> None:
+    """LBFGS keeps lists of tensors, made in 16 bits by a step before the root was found."""
+    (parameter,) = stored.low(torch.ones(4))
+    optimizer = torch.optim.LBFGS([parameter], lr=0.1, max_iter=4)
+    state = optimizer.state[parameter]
+    state["old_dirs"] = [torch.ones(4, dtype=torch.bfloat16)]
+    for _ in range(2):
+        optimizer.step(fitted(parameter, optimizer))
+    loaded = torch.optim.LBFGS([parameter], lr=0.1, max_iter=4)
+    loaded.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    saved = optimizer.state[parameter]["old_dirs"]
+    assert {each.dtype for each in saved} == {torch.float32}
+    assert all(
+        torch.equal(one, other)
+        for one, other in zip(saved, loaded.state[parameter]["old_dirs"], strict=True)
+    )
+    loaded.step(fitted(parameter, loaded))
+
+
+def test_a_state_that_a_hook_of_the_script_changes_is_loaded_as_changed(stored: Stored) -> None:
+    first, second = stored.low(torch.ones(3), torch.zeros(3))
+    saving = AdamW([first, second], lr=0.01)
+    first.grad, second.grad = torch.ones_like(first) / 3, torch.ones_like(second) / 7
+    saving.step()
+    saved = copy.deepcopy(saving.state_dict())
+    loading = AdamW([second, first], lr=0.01)
+
+    def swap(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+        return {**state, "state": {0: state["state"][1], 1: state["state"][0]}}
+
+    loading.register_load_state_dict_pre_hook(swap)
+    loading.load_state_dict(saved)
+    for parameter in (first, second):
+        found, expected = loading.state[parameter]["exp_avg"], saving.state[parameter]["exp_avg"]
+        assert torch.equal(found, expected)
+        assert found.dtype is torch.float32
+
+
+def test_a_state_for_more_parameters_than_were_saved(stored: Stored) -> None:
+    first, second = stored.low(torch.ones(3), torch.zeros(2))
+    saving = AdamW([first], lr=0.01)
+    first.grad = torch.ones_like(first)
+    saving.step()
+    loading = AdamW([first, second], lr=0.01)
+
+    def more(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+        (group,) = state["param_groups"]
+        return {**state, "param_groups": [{**group, "params": [0, 1]}]}
+
+    loading.register_load_state_dict_pre_hook(more)
+    loading.load_state_dict(copy.deepcopy(saving.state_dict()))
+    assert torch.equal(loading.state[first]["exp_avg"], saving.state[first]["exp_avg"])
+
+
+def test_a_load_that_fails_keeps_nothing_of_the_file(stored: Stored) -> None:
+    (parameter,) = stored.low(torch.ones(3))
+    optimizer = AdamW([parameter])
+    state = optimizer.state_dict()
+    file = {**state, "more": torch.ones(1000)}
+    gone = weakref.ref(file["more"])
+    file["param_groups"] = []
+    with pytest.raises(ValueError, match="different number of parameter groups"):
+        optimizer.load_state_dict(file)
+    del file
+    assert gone() is None
+
+
+@pytest.mark.parametrize("kind", [SGD, torch.optim.LBFGS])
+def test_what_a_closure_writes_is_taken_over(stored: Stored, kind: Any) -> None:
+    (parameter,) = stored.low(torch.ones(4))
+    optimizer = kind([parameter], lr=1e-3)
+    fit = fitted(parameter, optimizer)
+
+    def closure() -> torch.Tensor:
+        with torch.no_grad():
+            parameter.clamp_(-0.1, 0.1)
+        return fit()
+
+    for _ in range(2):
+        optimizer.step(closure)
+    assert parameter.abs().max() < 0.2
+
+
+def test_a_step_writes_only_parameters_that_it_has_a_gradient_for(stored: Stored) -> None:
+    one, other = stored.low(torch.ones(3, 3), torch.ones(3, 3))
+    optimizer = AdamW([one, other])
+    x = torch.ones(3, 3, dtype=torch.bfloat16, requires_grad=True)
+    first, second = (x @ one).sum(), (x @ other).sum()
+    second.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    first.backward()
+    assert one.grad is not None
+
+
+def test_an_argument_of_a_step_that_is_no_closure_is_handed_on(stored: Stored) -> None:
+    class Careful(SGD):
+        def step(self, dry: Any = True) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+            given.append(dry)
+            if not dry:
+                super().step()
+
+    given: list[Any] = []
+    (parameter,) = stored.low(torch.ones(4))
+    parameter.grad = torch.ones_like(parameter)
+    optimizer = Careful([parameter], lr=1.0)
+    optimizer.step(False)
+    assert given == [False]
+    assert parameter.tolist() == [0.0] * 4
+
+
+def test_a_parameter_that_stands_for_another_gets_a_master(stored: Stored) -> None:
+    module = nn.Linear(2, 2)
+    nn.init.ones_(module.weight)
+    stored.rank.masters.store("model", module)
+    module.weight = nn.Parameter(module.weight.detach().clone())
+    alone = nn.Parameter(torch.ones(2, dtype=torch.bfloat16))
+    optimizer = SGD([*module.parameters(), alone], lr=1e-4)
+    for _ in range(100):
+        for parameter in (module.weight, alone):
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+    assert module.weight.flatten().tolist() == pytest.approx([0.99] * 4, abs=4e-3)
+    assert alone.tolist() == [1.0, 1.0]
+
+
+def test_a_gradient_that_a_fused_step_divides_is_divided_for_the_script(stored: Stored) -> None:
+    (parameter,) = stored.low(torch.ones(4))
+    optimizer = AdamW([parameter], fused=True)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    scaler.scale((parameter * 2).sum()).backward()
+    scaler.step(optimizer)
+    assert parameter.grad is not None
+    assert parameter.grad.tolist() == [2.0] * 4

@@ -190,7 +190,8 @@ def give_back_afterwards(patch: pytest.MonkeyPatch) -> None:
     """Whatever the code under test patches in torch is undone when the test ends."""
     for owner, name in _PATCHED:
         patch.setattr(owner, name, getattr(owner, name))
-    patch.setattr(Optimizer, "profile_hook_step", vars(Optimizer)["profile_hook_step"])
+    for name in ("profile_hook_step", "_process_value_according_to_param_policy"):
+        patch.setattr(Optimizer, name, vars(Optimizer)[name])
     for cls in (*STOCK, LBFGS):
         if "step" in vars(cls):
             patch.setattr(cls, "step", cls.step)

@@ -173,6 +173,21 @@ def test_copy_all() -> None:
     assert [t.sum().item() for t in targets] == [2.0, 6.0]
 
 
+def test_keep_loaded_formats(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = "_process_value_according_to_param_policy"
+    monkeypatch.setattr(torch.optim.Optimizer, policy, vars(torch.optim.Optimizer)[policy])
+    kept, cast = (torch.ones(2, dtype=torch.bfloat16, requires_grad=True) for _ in range(2))
+    torch_api.keep_loaded_formats(lambda parameter: parameter is kept)
+    optimizer = torch.optim.AdamW([kept, cast])
+    saved = optimizer.state_dict()
+    state = {"step": torch.tensor(1.0), "exp_avg": torch.ones(2), "more": [torch.ones(2)]}
+    optimizer.load_state_dict({**saved, "state": {0: dict(state), 1: dict(state)}})
+    for parameter, dtype in ((kept, torch.float32), (cast, torch.bfloat16)):
+        found = optimizer.state[parameter]
+        assert found["step"].dtype is torch.float32
+        assert (found["exp_avg"].dtype, found["more"][0].dtype) == (dtype, dtype)
+
+
 def test_broadcast_all(group: None) -> None:
     """Of one rank; two are in `interpreter_cases/test_precision_state.py`."""
     tensors = [torch.ones(2), torch.full((3,), 2.0)]
