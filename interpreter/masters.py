@@ -103,6 +103,10 @@ class Masters:
         if found and group.size() > 1:
             torch_api.broadcast_all(group, [master.detach() for master in found])
 
+    def of(self, parameter: torch.Tensor) -> torch.Tensor | None:
+        """The master of a parameter; None where there is none."""
+        return self._masters.get(parameter)
+
     def step_ended(self) -> None:
         """Say which masters nothing moves."""
         for root in self._rank.roots:

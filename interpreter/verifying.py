@@ -29,6 +29,7 @@ from torch.optim.optimizer import (
 )
 
 from sgplan.interpreter import gate, moments, recorded
+from sgplan.interpreter.masters import follow
 from sgplan.interpreter.meeting import Meeting, block_saves
 from sgplan.interpreter.moments import Moment, Tensors
 from sgplan.planner.capture.probe import Suspect, suspect
@@ -223,7 +224,10 @@ class Verifying:
         scale: torch.Tensor | None = getattr(optimizer, "grad_scale", None)
         gradients = recorded.unscaled({n: p.grad for n, p in parameters.items()}, scale)
         moment.values["gradients at the update"] = self._kept(moment, "gradient of", gradients)
-        moment.values["before"] = recorded.kept(dict(parameters))
+        start = None if reference is None else reference.values["before"]
+        moment.values["before"] = recorded.kept(
+            {**parameters, **self._masters_of(parameters, start)}
+        )
         update = _Update(number, moment, reference)
         if reference is not None and self._overflows(gradients.values()):
             update.overflow = True
@@ -239,7 +243,8 @@ class Verifying:
             return
         moment = update.moment
         parameters, state = self._parameters_of(optimizer), self._optimizer_state(optimizer)
-        moment.values["parameters"] = recorded.kept(dict(parameters))
+        masters = self._masters_of(parameters)
+        moment.values["parameters"] = recorded.kept({**parameters, **masters})
         moment.values["optimizer state"] = self._kept(moment, "optimizer state", state)
         moment.facts["optimizer settings"] = recorded.settings(optimizer)
         if update.overflow:
@@ -248,7 +253,8 @@ class Verifying:
             moment.facts["skipped"] = moved
             self._catch_up(optimizer, update)
         if update.reference is not None:
-            recorded.overwrite(parameters, update.reference.values["parameters"])
+            for moved in (parameters, masters):
+                recorded.overwrite(moved, update.reference.values["parameters"])
             recorded.overwrite(state, update.reference.values["optimizer state"])
         self._moved.setdefault(moment.step, set()).add(moment.name)
         self._write(update.number, moment)
@@ -275,6 +281,25 @@ class Verifying:
         known = {id(p): name for name, p in self._parameters().items()}
         listed = (p for group in optimizer.param_groups for p in group["params"])
         return {known.get(id(p), f"parameter {place}"): p for place, p in enumerate(listed)}
+
+    def _masters_of(
+        self, parameters: Mapping[str, torch.Tensor], start: Tensors | None = None
+    ) -> dict[str, torch.Tensor]:
+        """Masters by the name of their parameter, whose 16 bits hide how far a step has moved it.
+
+        Args:
+            start: values that masters take up, where their parameters are the rounding of them.
+        """
+        found: dict[str, torch.Tensor] = {}
+        for name, parameter in parameters.items():
+            master = self._rank.masters.of(parameter)
+            if master is None:
+                continue
+            found[name] = master
+            if start is not None:
+                recorded.overwrite({name: master}, start)
+            follow(master, parameter.detach(), parameter.dtype)
+        return found
 
     def _optimizer_state(self, optimizer: Optimizer) -> dict[str, torch.Tensor]:
         found: dict[str, torch.Tensor] = {}

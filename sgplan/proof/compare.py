@@ -187,7 +187,7 @@ def _values(
             continue
         pair = theirs.values.get(quantity, {}), ours.values.get(quantity, {})
         if quantity in ("parameters", "optimizer state"):
-            yield from _updated(quantity, theirs, *pair, allowed)
+            yield from _updated(quantity, theirs, ours, *pair, allowed)
         else:
             yield from _tensors(quantity, *pair, allowed, outputs)
 
@@ -261,23 +261,33 @@ def _limit(quantity: str, allowed: Tolerance, eps: float) -> float:
 
 
 def _updated(
-    quantity: str, moment: Moment, theirs: Tensors, ours: Tensors, allowed: Tolerance
+    quantity: str,
+    their_moment: Moment,
+    our_moment: Moment,
+    theirs: Tensors,
+    ours: Tensors,
+    allowed: Tolerance,
 ) -> Iterator[_Value]:
     """Parameters relative to how far they moved, the optimizer's state to its largest value.
 
-    Adding a step to a parameter rounds it in its own format, however small the step is.
+    Adding a step to a parameter rounds it in its own format, however small the step is; where
+    parameters are stored in another format, the gradient that the step is made of is rounded too.
     """
-    before = moment.values.get("before", {})
+    before = their_moment.values.get("before", {})
+    update = allowed.update
+    if allowed.stored:
+        gradients = our_moment.values.get("gradients at the update", {})
+        update = max(update, _ROUNDING_EPS * _eps(*gradients.values()))
     for name in {**theirs, **ours}:
         one, other, old = theirs.get(name), ours.get(name), before.get(name)
-        rounding = _ROUNDING_EPS * _eps(one, other) if allowed.update else 0.0
+        rounding = _ROUNDING_EPS * _eps(one, other) if update else 0.0
         scale = 0.0 if one is None else _largest(one)
-        limit: float | torch.Tensor = max(allowed.update, rounding) * scale
+        limit: float | torch.Tensor = max(update, rounding) * scale
         if quantity == "parameters" and one is not None and old is not None:
             new, was = _wide(one), _wide(old)
             scale = _largest(new - was) or scale
             values = torch.maximum(new.abs(), was.abs()).nan_to_num(0.0, 0.0, 0.0)
-            limit = allowed.update * scale + rounding * values
+            limit = update * scale + rounding * values
         yield _pair(quantity, name, one, other, scale, limit, allowed)
 
 

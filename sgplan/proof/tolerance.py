@@ -5,7 +5,8 @@
     bf16 or fp16 where something is computed   forward 4 eps, gradient 8 eps of that format
     bf16 or fp16 on the wire                   gradient 4 eps of that format
     sums of more than two ranks                gradient 1 eps of its own format for each rank
-    another optimizer, other parameter formats update 1e-5, and rounding of the parameter's format
+    another optimizer                          update 1e-5, and rounding of the parameter's format
+    parameters in 16 bits                      update 4 eps of the format of their gradients
 
 Each is relative to the largest absolute value of a tensor; an update is relative to the largest
 change of its parameter. The plan's own `verify { forward, gradient }` wins.

@@ -309,6 +309,28 @@ def test_stored_parameters_are_compared_in_the_format_of_the_script(tmp_path: Pa
     assert not compared(tmp_path / "4", *wrong, stored).ok
 
 
+@pytest.mark.parametrize(("factor", "ok"), [(1.0, True), (1.01, True), (1.1, False), (0.0, False)])
+def test_a_step_of_a_rounded_gradient_is_judged_by_how_far_it_moved(
+    tmp_path: Path, factor: float, ok: bool
+) -> None:
+    def update(moved: float, dtype: torch.dtype) -> Moment:
+        values: dict[str, Tensors] = {
+            "gradients at the update": {"w": torch.tensor(1.0, dtype=dtype)},
+            "before": {"w": torch.tensor(1.0)},
+            "parameters": {"w": torch.tensor(1.0 - moved)},
+            "optimizer state": {"w.exp_avg": torch.tensor(moved)},
+        }
+        return Moment("update", "SGD", 0, values)
+
+    pair = update(1e-3, torch.float32), update(factor * 1e-3, LOW)
+    found = compared(tmp_path, *pair, Tolerance(0.03, 0.06, 1e-5, stored=True))
+    assert found.ok is ok
+    assert {row.quantity for row in found.rows if row.failed} == (
+        set() if ok else {"parameters", "optimizer state"}
+    )
+    assert factor == 1.0 or not compared(tmp_path, *pair, Tolerance(0.03, 0.06, 1e-5)).ok
+
+
 def test_a_mean_that_is_zero_but_for_rounding_is_judged_by_its_module(tmp_path: Path) -> None:
     def buffers(mean: float, variance: float = 1.0) -> Moment:
         values: Tensors = {

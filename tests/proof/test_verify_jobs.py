@@ -41,6 +41,7 @@ SCALED = 'sgplan 1\nprecision "main" { loss_scale = 1024 }\n'
 OVERFLOW = """sgplan 1
 precision "main" { compute = fp16  loss_scale = dynamic(init = 67108864, backoff = 0.0001) }
 """
+STORED = 'sgplan 1\nprecision "main" { params = bf16  master = fp32 }\n'
 HALF = "sgplan 1\nrecompute { memory = 50% }\n"
 PADDED = """sgplan 1
 guard "batch" { on = input[0].shape[0]  allow = [24]  otherwise = pad(with = 0) }
@@ -161,6 +162,15 @@ def test_a_step_that_overflows_under_the_loss_scale_is_skipped(tmp_path: Path) -
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("idle", [False, True])
+def test_sixteen_bits_do_not_hide_how_far_a_step_moves(tmp_path: Path, idle: bool) -> None:
+    args = ("idle",) if idle else ()
+    job, found = verified(tmp_path, STORED, *args, nproc=0, script=CASES / "stored.py")
+    assert job.returncode == int(idle)
+    failed = {name for name, row in rows(found).items() if row["failed"]}
+    assert failed == ({"parameters"} if idle else set())
+
+
 def test_a_script_that_is_not_reproducible_is_to_blame_itself(tmp_path: Path) -> None:
     job, found = verified(tmp_path, EAGER, "irreproducible", nproc=0)
     assert job.returncode == 1
