@@ -53,7 +53,7 @@ class Padding:
         self._module = module
         self._sources: dict[int | str, tuple[str, ...]] = {}
         self._tracer = tracer
-        self._traces: dict[tuple[tuple[str, _Fill], ...], Callable[..., Any]] = {}
+        self._traces: dict[Any, Callable[..., Any]] = {}
         # Arguments that had another size in a call of an allowed size, and hence do not go with it.
         self._apart: set[str] = set()
 
@@ -149,7 +149,13 @@ class Padding:
         self, fills: dict[str, _Fill], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Outcome:
         """The proof for the graph of this call; ends the rank where there is none."""
-        key = tuple(sorted(fills.items(), key=lambda item: item[0]))
+        # Which other arguments are not finite is no matter of Dynamo's guards.
+        infinite = frozenset(
+            source
+            for source, tensor in tensors(args, kwargs)
+            if source not in fills and not torch_api.is_finite(tensor)
+        )
+        key = frozenset(fills.items()), infinite
         if key not in self._traces:
             self._traces[key] = self._tracer(lambda gm: _proved(gm, fills))
         args, kwargs = _mapped(
@@ -187,16 +193,51 @@ def _proved(gm: Any, fills: dict[str, _Fill]) -> Outcome | NotProved:
         for number, source in enumerate(sources)
         if source in fills and isinstance(placeholders[number].meta["example_value"], torch.Tensor)
     }
+    infinite = [
+        number
+        for number, node in enumerate(placeholders)
+        if number not in rows
+        and isinstance(value := torch_api.input_value(node), torch.Tensor)
+        and not torch_api.is_finite(value)
+    ]
     try:
-        return prove(gm, rows)
+        return prove(gm, rows, infinite)
     except NotProved as error:
         return error
 
 
 def _enlarged(tensor: torch.Tensor, fill: _Fill, by: int) -> torch.Tensor:
-    before = [0] * (2 * (tensor.dim() - fill.dim) - 1)
+    """A tensor with rows added, laid out in memory as it was: a model may ask for its strides."""
+    size = tensor.shape[fill.dim]
     value = bool(fill.value) if tensor.dtype is torch.bool else fill.value
-    return F.pad(tensor, [*before, by], value=value)
+    strides = _strides(tensor, fill.dim, size + by)
+    if strides is None:
+        before = [0] * (2 * (tensor.dim() - fill.dim) - 1)
+        return F.pad(tensor, [*before, by], value=value)
+    shape = [size + by if dim == fill.dim else n for dim, n in enumerate(tensor.shape)]
+    made = tensor.new_empty_strided(shape, strides)
+    made.narrow(fill.dim, 0, size).copy_(tensor)
+    made.narrow(fill.dim, size, by).fill_(value)
+    return made
+
+
+def _strides(tensor: torch.Tensor, dim: int, size: int) -> list[int] | None:
+    """Strides of a tensor that has another size in one dim; None where elements share memory, or
+    lie in gaps of others in a way that a longer dim has no place for."""
+    own, others = tensor.stride(dim), [d for d, n in enumerate(tensor.shape) if d != dim and n > 1]
+    if own == 0 or not tensor.numel() or any(tensor.stride(d) == 0 for d in others):
+        return None
+    inside = sum((tensor.shape[d] - 1) * tensor.stride(d) for d in others)
+    if inside < own:
+        return list(tensor.stride())
+    order = sorted(range(tensor.dim()), key=lambda d: (tensor.stride(d), d == dim), reverse=True)
+    if not tensor.permute(order).is_contiguous():
+        return None
+    outer = order[: order.index(dim)]
+    found = list(tensor.stride())
+    for d in outer:
+        found[d] = found[d] // tensor.shape[dim] * size
+    return found
 
 
 def _mapped(

@@ -29,6 +29,7 @@ __all__ = [
     "Store",
     "Unit",
     "active_ddp",
+    "at_most",
     "break_graph_at",
     "broadcast_all",
     "capture_only",
@@ -75,8 +76,10 @@ __all__ = [
     "inductor_config",
     "inductor_wrapper",
     "input_source",
+    "input_value",
     "is_captured_call",
     "is_fake",
+    "is_finite",
     "is_fixed",
     "is_input_alias",
     "is_saved",
@@ -344,9 +347,13 @@ def opaque_backward(target: Any) -> str:
     if isinstance(target, torch._ops.HigherOrderOperator):
         name = target.name()
         return "" if name in _RUN_AS_THEY_STAND else name
-    package = str(getattr(target, "__module__", None) or "torch").partition(".")[0]
+    module = str(getattr(target, "__module__", None) or "torch")
+    if isinstance(target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        # A library's op is run as its author says, below what Dynamo sees.
+        own = module.partition("torch._ops.")[2] in ("aten", "prims", "prim", "quantized")
+        return "" if own else str(target)
     known = ("torch", "_operator", "builtins", "math")
-    return "" if package in known else getattr(target, "__qualname__", str(target))
+    return "" if module.partition(".")[0] in known else getattr(target, "__qualname__", str(target))
 
 
 _RUN_AS_THEY_STAND = (
@@ -449,6 +456,23 @@ def decisions_by(sizes: Sequence[Any]) -> list[str]:
         if expr.free_symbols & symbols and not equal and not bound:
             found.append(str(expr))
     return found
+
+
+def at_most(size: Any) -> int:
+    """The value that a size was captured with, as an upper bound: the trace holds for no larger."""
+    hint = size_hint(size)
+    bool(size <= hint)  # asking leaves a guard
+    return hint
+
+
+def is_finite(value: torch.Tensor) -> bool:
+    """Whether every number is known to be finite; of a fake tensor nothing is known."""
+    if not value.is_floating_point() and not value.is_complex():
+        return True
+    try:
+        return not is_fake(value) and bool(torch.isfinite(value).all())
+    except (RuntimeError, TypeError):  # a value of a transform, such as those of `torch.func`
+        return False
 
 
 def multiple_of(size: Any, symbols: Sequence[Any]) -> int | None:
@@ -1168,6 +1192,14 @@ def input_source(placeholder: fx.Node) -> str:
     source = getattr(placeholder.meta.get("grapharg"), "source", None)
     name: Any = getattr(source, "name", "")
     return str(name() if callable(name) else name)
+
+
+def input_value(placeholder: fx.Node) -> Any:
+    """What an input of a Dynamo graph is in the call that is captured, None when unknown.
+
+    Source: `node.meta["grapharg"].example`.
+    """
+    return getattr(placeholder.meta.get("grapharg"), "example", None)
 
 
 def size_hint(size: Any) -> int:

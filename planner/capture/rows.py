@@ -9,15 +9,16 @@ the graph is cut, so an added row gets the gradient zero, what is identically ze
 zero stays zero because ops whose derivative at an added row may not be finite are no proof. Neither
 is any other op, and every op that is not listed here.
 
-Two assumptions: parameters and buffers are finite, and no op overflows on an added row (`0 * inf`
-is not zero).
+Two assumptions: what the caller does not name as infinite is finite, and so is what is made of it
+without rows; no op overflows on an added row (`0 * inf` is not zero), and one that is known to is
+refused.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,7 +49,7 @@ class Range:
 
     @property
     def whole(self) -> bool:
-        """Whether it is one whole number, which every type holds as it is."""
+        """Whether it is one whole number."""
         return self.point is not None and self.point.is_integer()
 
 
@@ -92,7 +93,9 @@ class Outcome:
     outputs: tuple[tuple[tuple[int, ...], Rows | None], ...]
 
 
-def prove(gm: fx.GraphModule, inputs: Mapping[int, Rows]) -> Outcome:
+def prove(
+    gm: fx.GraphModule, inputs: Mapping[int, Rows], infinite: Collection[int] = ()
+) -> Outcome:
     """Follow the rows through a Dynamo graph in which their number is a symbol.
 
     A number that was captured as a constant could hide in any op, so the symbol may stand in shapes
@@ -100,6 +103,7 @@ def prove(gm: fx.GraphModule, inputs: Mapping[int, Rows]) -> Outcome:
 
     Args:
         inputs: rows of the placeholders that are enlarged, by number.
+        infinite: numbers of other placeholders that hold an infinity or what is no number.
 
     Raises:
         NotProved: naming the op.
@@ -110,7 +114,10 @@ def prove(gm: fx.GraphModule, inputs: Mapping[int, Rows]) -> Outcome:
     traced, values = torch_api.trace_calls(gm)
     placeholders = [node for node in traced.graph.nodes if node.op == "placeholder"]
     proof = _Proof({placeholders[number]: rows for number, rows in inputs.items()})
+    proof.infinite_inputs(placeholders[number] for number in infinite)
     for node in traced.graph.nodes:
+        if node.op == "get_attr":
+            proof.constant(node, getattr(traced, str(node.target), None))
         if node.op == "call_function" and _makes_tensors(node):
             proof.visit(node)
     if decided := torch_api.decisions_by(proof.symbols):
@@ -171,8 +178,8 @@ class _Proof:
         """Work out the rows of one node's value."""
         name = _name(node)
         reached = any(map(_is_infinite, node.args)) or self._infinite & set(node.all_input_nodes)
-        if reached and "softmax" not in name:
-            self._infinite.add(node)
+        if reached and name not in ("aten._softmax", "aten._safe_softmax"):
+            self._mark_infinite(node)
         try:
             counted = self._counted(node, name)
             if any(n in self.rows for n in node.all_input_nodes):
@@ -187,6 +194,22 @@ class _Proof:
             self._settle(node, found)
         except NotProved as error:
             raise NotProved(f"`{name}`{_module(node)} {error}") from None
+
+    def _mark_infinite(self, node: fx.Node) -> None:
+        """A value, and what it is a view of: an op in place writes there."""
+        self._infinite.add(node)
+        while _is_view(node) and isinstance(node.args[0], fx.Node):
+            node = node.args[0]
+            self._infinite.add(node)
+
+    def infinite_inputs(self, nodes: Iterable[fx.Node]) -> None:
+        """Inputs that are not finite."""
+        self._infinite.update(nodes)
+
+    def constant(self, node: fx.Node, value: Any) -> None:
+        """A tensor that the code of the model holds."""
+        if isinstance(value, torch.Tensor) and not torch_api.is_finite(value):
+            self._infinite.add(node)
 
     def counts(self, size: Any) -> bool:
         """Whether a number depends on how many rows there are."""
@@ -220,8 +243,13 @@ class _Proof:
         dims = self._dims(value)
         if len(dims) != 1:
             raise NotProved("has the rows in several dims")
-        inner = torch_api.multiple_of(value.shape[dims[0]], self.symbols) or 0
-        return Rows(dims[0], inner=inner, added=ZERO if name in _ZEROS else ANY)
+        size = value.shape[dims[0]]
+        inner = torch_api.multiple_of(size, self.symbols) or 0
+        added = ZERO if name in _ZEROS else ANY
+        if name == "aten.arange" and given.get("step", 1) == 1:
+            # A bound of the trace: a larger size is proved again.
+            added = Range(0.0, torch_api.at_most(size) - 1.0)
+        return Rows(dims[0], inner=inner, added=added)
 
     def _dims(self, tensor: torch.Tensor) -> list[int]:
         return [dim for dim, size in enumerate(tensor.shape) if self.counts(size)]
@@ -244,6 +272,8 @@ class _Proof:
             if not all(map(torch_api.is_fixed, others)):
                 raise NotProved("has a size that differs from call to call")
         if found is not None:
+            if isinstance(value, torch.Tensor) and value.is_complex():
+                raise NotProved("computes with complex numbers")
             self.rows[node] = replace(found, added=_rounded(found.added, value))
 
     def of(self, node: Any) -> Rows | None:
@@ -264,6 +294,14 @@ def _given(node: fx.Node) -> dict[str, Any]:
 
 def _is_infinite(value: Any) -> bool:
     return isinstance(value, float) and not math.isfinite(value)
+
+
+def _is_view(node: fx.Node) -> bool:
+    """Whether a value shares memory with the first operand: a view, or an op in place."""
+    op = node.target
+    if not isinstance(op, torch._ops.OpOverload) or not node.args:
+        return False
+    return op._schema.arguments[0].alias_info is not None
 
 
 def _name(node: fx.Node) -> str:
@@ -302,11 +340,23 @@ def _rows(proof: _Proof, node: fx.Node) -> Rows:
 
 
 def _rounded(found: Range, value: Any) -> Range:
-    """Numbers too small for a format may be zero."""
+    """What a type makes of a range: it may round, to zero too, and whole numbers wrap around.
+
+    Raises:
+        NotProved: it overflows, whatever the added row holds.
+    """
     dtype = value.dtype if isinstance(value, torch.Tensor) else torch.float16
-    tiny = torch.finfo(dtype).tiny if dtype.is_floating_point else 0.0
-    low = 0.0 if 0 < found.low < tiny else found.low
-    return Range(low, 0.0 if -tiny < found.high < 0 else found.high)
+    if not dtype.is_floating_point:
+        kept = all(math.isinf(end) or _holds(dtype, end) for end in (found.low, found.high))
+        return found if kept else ANY
+    info = torch.finfo(dtype)
+    if found.low > info.max or found.high < -info.max:
+        raise NotProved(f"overflows `{dtype}` in an added row")
+    low = 0.0 if 0 < found.low < info.tiny else found.low
+    high = 0.0 if -info.tiny < found.high < 0 else found.high
+    if low == high and not (float(low).is_integer() and _holds(dtype, low)):
+        return Range(low - abs(low) * info.eps, high + abs(high) * info.eps)
+    return Range(low, high)
 
 
 def _times(one: Range, other: Range) -> Range:
@@ -352,21 +402,28 @@ def _pointwise_range(proof: _Proof, node: fx.Node) -> Range:
         return _plus(own, scaled if name == "add" else _minus(scaled))
     if name == "mul":
         found = _times(own, other)
+        if found.whole and not found.zero and not (own.whole and other.whole):
+            found = Range(0.0) if found.low > 0 else Range(high=0.0)
         return Range(max(found.low, 0.0), found.high) if operands[0] is operands[1] else found
     if name == "div" and given.get("rounding_mode") is None:
         if own.zero:
             return own
         return Range(0.0) if own.low >= 0 and other.low > 0 else ANY
     if name in ("clamp", "clamp_min"):
-        low, high = proof.range(given.get("min")).low, given.get("max")
-        return Range(min(max(own.low, low), _INF if high is None else proof.range(high).low))
+        least, most = (
+            Range(none, none) if given.get(key) is None else proof.range(given[key])
+            for key, none in (("min", -_INF), ("max", _INF))
+        )
+        return Range(
+            min(max(own.low, least.low), most.low), min(max(own.high, least.high), most.high)
+        )
     if name == "pow" and given["exponent"] in (2, 4):
         return ZERO if own.zero else Range(0.0)
     if name in ("bitwise_and", "logical_and") and (own.zero or other.zero):
         return ZERO
     if name in ("bitwise_not", "logical_not") and own.zero and _dtype(operands[0]) is torch.bool:
         return Range(1.0, 1.0)
-    if name in _COMPARISONS and own.whole and other.whole:
+    if name in _COMPARISONS and _all_hold(operands, (own, other)):
         holds = float(_COMPARISONS[name](own.low, other.low))
         return Range(holds, holds)
     if name in ("where", "masked_fill"):
@@ -374,6 +431,21 @@ def _pointwise_range(proof: _Proof, node: fx.Node) -> Range:
     if name in _ZERO_KEPT and own.zero:
         return ZERO
     return _RANGES.get(name, ANY)
+
+
+def _all_hold(operands: Sequence[Any], ranges: Iterable[Range]) -> bool:
+    """Whether every range is a whole number that all operands' types hold as it is."""
+    types = [_dtype(each) for each in operands if isinstance(each, fx.Node)]
+    return all(found.whole and all(_holds(dtype, found.low) for dtype in types) for found in ranges)
+
+
+def _holds(dtype: torch.dtype, number: float) -> bool:
+    """Whether a type has a whole number as it is."""
+    if dtype is torch.bool:
+        return number in (0, 1)
+    if dtype.is_floating_point or dtype.is_complex:
+        return abs(number) <= 2 / torch.finfo(dtype).eps
+    return torch.iinfo(dtype).min <= number <= torch.iinfo(dtype).max
 
 
 def _chosen(proof: _Proof, name: str, given: Mapping[str, Any]) -> Range:
@@ -396,27 +468,48 @@ def _finite(proof: _Proof, node: fx.Node) -> None:
     """Refuse what may give an added row a number, or a derivative, that is not finite."""
     name, given = _name(node).removeprefix("aten."), _given(node)
     own, other = proof.range(given.get("self")), proof.range(given.get("other"))
-    bound = _LOWEST.get(name)
-    if bound is not None and own.low <= bound:
-        raise NotProved("has no finite derivative where an added row may be")
-    if name == "reciprocal" and own.low <= 0 <= own.high:
-        raise NotProved("divides by what may be zero in an added row")
-    if name in ("div", "remainder") and proof.of(given["other"]) and other.low <= 0 <= other.high:
-        raise NotProved("divides by what may be zero in an added row")
+    most = torch.finfo(_dtype(node)).max if _dtype(node).is_floating_point else _INF
+    # What is squared, or raised to 3/2, in the backward has to be finite there too.
+    bounds = {**_LOWEST, "rsqrt": most ** (-2 / 3)}
+    steep = name in bounds and own.low <= bounds[name]
     if name == "pow":
-        base, exponent = proof.of(given["self"]), given["exponent"]
-        whole = isinstance(exponent, (int, float)) and exponent >= 0 and exponent == int(exponent)
-        if proof.of(exponent) or not (whole or (base and base.added.low > 0)):
-            raise NotProved("has no finite derivative where an added row may be")
+        steep = proof.of(given["exponent"]) is not None or not _smooth_power(
+            proof.of(given["self"]), given["exponent"], most
+        )
+    if steep:
+        raise NotProved("has no finite derivative where an added row may be")
+    divisor = own if name == "reciprocal" else other
+    divides = name == "reciprocal" or (name in ("div", "remainder") and proof.of(given["other"]))
+    if divides and divisor.low <= most**-0.5 and divisor.high >= -(most**-0.5):
+        raise NotProved("divides by what may be zero, or as good as zero, in an added row")
     if name == "masked_fill" and proof.of(given["mask"]) and proof.infinite(given["value"]):
         raise NotProved("may fill an added row with what is not finite")
     chosen = [given.get("self"), given.get("other")]
     if name == "where" and proof.of(given["condition"]) and any(map(proof.infinite, chosen)):
         raise NotProved("may fill an added row with what is not finite")
+    if name in ("mul", "addcmul") or (name == "div" and proof.of(given["other"])):
+        _no_infinite_factor(proof, node)
     numbers = [value for value in given.values() if not isinstance(value, fx.Node)]
     takes = name in _COMPARISONS or name in ("masked_fill", "clamp")
     if not takes and any(map(_is_infinite, numbers)):
         raise NotProved("computes with what is not finite")
+
+
+def _smooth_power(base: Rows | None, exponent: Any, most: float) -> bool:
+    """Whether a power has a finite derivative at all that an added row may hold."""
+    if not isinstance(exponent, (int, float)):
+        return False
+    if exponent >= 0 and exponent == int(exponent):
+        return True
+    low = 0.0 if base is None else base.added.low
+    return low > 0 and (exponent - 1) * math.log(low) < math.log(most)
+
+
+def _no_infinite_factor(proof: _Proof, node: fx.Node) -> None:
+    """Refuse a product in which zero may meet what is not finite."""
+    factors = node.all_input_nodes
+    if len(factors) > 1 and any(map(proof.infinite, factors)):
+        raise NotProved("may multiply zero with what is not finite in an added row")
 
 
 # --- ops that keep each row apart ----------------------------------------------------------------
@@ -512,7 +605,7 @@ def _layer_norm(proof: _Proof, node: fx.Node) -> Rows | None:
         raise NotProved("scales by rows")
     if rows.dim >= len(_shape(_source(node))) - len(given["normalized_shape"]):
         raise NotProved("normalises across the rows")
-    if given["eps"] <= 0:
+    if given["eps"] < _LEAST_EPS:
         raise NotProved("has no finite derivative where an added row may be")
     return replace(rows, added=ANY)
 
@@ -524,9 +617,9 @@ def _embedding(proof: _Proof, node: fx.Node) -> Rows | None:
         raise NotProved("looks up rows")
     if given["scale_grad_by_freq"] or given["sparse"]:
         raise NotProved("has a gradient that depends on which rows are looked up")
-    index, count = rows.added.point, _shape(_source(node))[0]
-    if index is not None and not 0 <= index < count:
-        raise NotProved(f"has no row {index:g}, which added rows would look up")
+    index, count = rows.added, _shape(_source(node))[0]
+    if not 0 <= index.low <= index.high < count:
+        raise NotProved("may have no row that added rows would look up")
     return replace(rows, added=ANY)
 
 
@@ -543,7 +636,8 @@ def _reduce(proof: _Proof, node: fx.Node) -> Rows | None:
     removed = 0 if given.get("keepdim") else sum(dim < rows.dim for dim in dims)
     added = rows.added
     if _name(node) in ("aten.sum", "aten.mean") and not added.zero:
-        added = Range(added.low) if added.low >= 0 else ANY
+        same = _dtype(node) is _dtype(_source(node))
+        added = Range(added.low) if added.low >= 0 and same else ANY
     return replace(rows, dim=rows.dim - removed, added=added)
 
 
@@ -554,6 +648,7 @@ def _matmul(proof: _Proof, node: fx.Node) -> Rows | None:
     assert isinstance(left, fx.Node)
     if adds and proof.of(node.args[0]) is not None:
         raise NotProved("adds rows to a product")
+    _no_infinite_factor(proof, node)
     rank = len(_shape(left))
     one, other = proof.of(left), proof.of(right)
     zero = any(rows is not None and rows.added.zero for rows in (one, other))
@@ -584,7 +679,7 @@ def _inference_norm(proof: _Proof, node: fx.Node) -> Rows | None:
     given = _given(node)
     if given.get("training"):
         raise NotProved("normalises across the rows")
-    if given.get("eps", given.get("epsilon", 0)) <= 0:
+    if given.get("eps", given.get("epsilon", 0)) < _LEAST_EPS:
         raise NotProved("has no finite derivative where an added row may be")
     return _first_dim(proof, node, "normalises across the rows")
 
@@ -634,6 +729,7 @@ _RANGES = {
     "sigmoid": Range(0.0, 1.0),
 }
 # Above it an op and its derivative are finite.
+_LEAST_EPS = torch.finfo(torch.float32).tiny
 _LOWEST = {"sqrt": 0.0, "rsqrt": 0.0, "log": 0.0, "log2": 0.0, "log1p": -1.0}
 _POINTWISE = [
     "abs", "add", "addcmul", "bitwise_and", "bitwise_not", "bitwise_or", "clamp", "clamp_min",

@@ -358,3 +358,60 @@ def test_a_size_that_is_an_arguments_by_chance_is_not_padded(tmp_path: Path) -> 
 def refusal(kept: Kept) -> str:
     assert kept.codes() == ["SG0723"]
     return next(e.diagnostic["message"] for e in kept.events if hasattr(e, "diagnostic"))
+
+
+# --- what a call is padded with, and what it is not ----------------------------------------------
+
+
+def test_a_mask_that_is_not_finite_is_told_from_one_that_is(tmp_path: Path) -> None:
+    """An argument that is not enlarged: the proof for finite numbers does not hold for others."""
+
+    def attend(m: Call, x: Tensor, mask: Tensor, low: Tensor) -> Tensor:
+        return torch.where(mask[:, None, None] > 0, x @ m.weight, low).softmax(-1)
+
+    body = BATCH % ', mask = "mask"'
+    module = Named(attend)
+    call, kept = guarded(body, module, tmp_path)
+    x, mask = torch.randn(6, 4, 4), torch.ones(6)
+    for low in (torch.zeros(4, 4), torch.ones(4, 4)):
+        assert torch.equal(call(x, mask, low), module(x, mask, low))
+    with pytest.raises(Left):
+        call(x, mask, torch.full((4, 4), -torch.inf))
+    assert "not finite" in kept.of(events.DiagnosticRaised)[0].diagnostic["message"]
+
+
+class Named(Call):
+    def forward(self, x: Tensor, mask: Tensor, low: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return self.function(self, x, mask, low)
+
+
+def test_a_buffer_that_is_not_finite_is_seen(tmp_path: Path) -> None:
+    def attend(m: Call, x: Tensor) -> Tensor:
+        return (x @ m.weight + m.get_buffer("causal") * x[:, :1, :1]).softmax(-1)
+
+    module = Call(attend)
+    module.register_buffer("causal", torch.full((4, 4), -torch.inf).triu(1))
+    call, kept = guarded(BATCH % "", module, tmp_path)
+    with pytest.raises(Left):
+        call(torch.randn(6, 4, 4))
+    assert "not finite" in kept.of(events.DiagnosticRaised)[0].diagnostic["message"]
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.randn(4, 6).t(),
+        torch.randn(6, 9)[:, :4],
+        torch.randn(6, 3, 5, 4).to(memory_format=torch.channels_last),
+        torch.randn(2, 6, 4).transpose(0, 1),
+    ],
+    ids=["transposed", "a slice", "channels last", "rows inside"],
+)
+def test_an_argument_keeps_its_layout(tmp_path: Path, x: Tensor) -> None:
+    def called(m: Call, x: Tensor) -> Tensor:
+        layout = x.is_contiguous(), [x.stride(d) > 1 for d in range(x.dim())]
+        return (x if layout[0] else x * 2) @ m.weight * (1.0 + sum(layout[1]))
+
+    module = Call(called)
+    call, _ = guarded(BATCH % "", module, tmp_path)
+    assert torch.allclose(call(x), module(x))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -43,16 +44,21 @@ def _dynamo(fresh_dynamo: None) -> None:
 
 
 def proof(
-    function: Callable[..., Any], *inputs: Tensor, dim: int = 0, fill: float | None = None
+    function: Callable[..., Any],
+    *inputs: Tensor,
+    dim: int = 0,
+    fill: float | tuple[float, ...] | None = None,
+    infinite: tuple[int, ...] | None = None,
 ) -> Outcome:
     """The proof for a function whose inputs all have their rows in `dim`.
 
     Args:
-        fill: what the added rows of the last input hold; the others may hold anything.
+        fill: what the added rows of the last inputs hold; the others may hold anything.
+        infinite: shape of the parameters that are not finite.
     """
-    fills = [ANY] * len(inputs)
-    if fill is not None:
-        fills[-1] = Range(fill, fill)
+    given = fill if isinstance(fill, tuple) else (fill,)
+    given = (*[None] * (len(inputs) - len(given)), *given)
+    fills = [ANY if value is None else Range(value, value) for value in given]
     found: list[Outcome | NotProved] = []
 
     def backend(gm: Any, _: Any) -> Any:
@@ -61,8 +67,11 @@ def proof(
             sources.index(f"L['args'][{place}]"): Rows(dim, added=added)
             for place, added in enumerate(fills)
         }
+        nodes = [node for node in gm.graph.nodes if node.op == "placeholder"]
+        shapes = [getattr(torch_api.input_value(node), "shape", None) for node in nodes]
+        named = [n for n, shape in enumerate(shapes) if shape is not None and shape == infinite]
         try:
-            found.append(prove(gm, rows))
+            found.append(prove(gm, rows, named))
         except NotProved as error:
             found.append(error)
         raise Traced
@@ -116,7 +125,13 @@ class Centred(torch.autograd.Function):
         ),
         (lambda m, x: F.conv2d(x, m.weight[:3, :3].expand(2, 3, 3, 3)), (IMAGES,), 0, (0, 1, 1)),
         (lambda m, x: F.max_pool2d(F.relu(x), 2).flatten(1), (IMAGES,), 0, (0, 1, 1)),
-        (lambda m, x: F.embedding(x, m.positions).sum(1), (IDS,), 0, (0, 1, 1)),
+        (lambda m, x: F.embedding(x.clamp(0, 15), m.positions).sum(1), (IDS,), 0, (0, 1, 1)),
+        (
+            lambda m, x: x + F.embedding(torch.arange(x.shape[0]), m.positions),
+            (X,),
+            0,
+            (0, 1, 1),
+        ),
         (lambda m, x: F.scaled_dot_product_attention(x, x, x), (HEADS,), 0, (0, 1, 1)),
         (lambda m, x: x * torch.rsqrt(x.pow(2).mean(-1, True) + 1e-6), (X,), 0, (0, 1, 1)),
         (lambda m, x: x / x.abs().sum(-1, True).clamp(min=1e-3), (X,), 0, (0, 1, 1)),
@@ -251,8 +266,127 @@ def test_what_cancels_is_not_taken_for_zero() -> None:
 
 
 def test_an_index_that_added_rows_would_look_up_is_checked() -> None:
-    with pytest.raises(NotProved, match=r"`aten\.embedding` has no row -100"):
+    assert proof(lambda m, x: F.embedding(x, m.positions), IDS, fill=3).outputs
+    with pytest.raises(NotProved, match=r"`aten\.embedding` may have no row"):
         proof(lambda m, x: F.embedding(x, m.positions), IDS, fill=-100)
+
+
+@pytest.mark.parametrize(
+    ("function", "x", "fill"),
+    [
+        (lambda m, x: F.embedding(x - 4, m.positions), IDS, 3),
+        (lambda m, x: F.embedding(-x, m.positions), IDS, 3),
+        (lambda m, x: F.embedding(x.long(), m.positions), torch.ones(SIZE), 77.5),
+        (lambda m, x: F.embedding(torch.arange(x.shape[0]), m.positions) + x, torch.ones(17, 4), 0),
+    ],
+)
+def test_an_index_that_is_computed_is_checked(function: Any, x: Tensor, fill: float) -> None:
+    with pytest.raises(NotProved, match=r"`aten\.embedding` may have no row"):
+        proof(function, x, fill=fill)
+
+
+# --- what is not finite --------------------------------------------------------------------------
+
+CUBE, MASK = torch.randn(SIZE, 4, 4), torch.ones(SIZE)
+INF = math.inf
+
+
+def hidden(x: Tensor, mask: Tensor, low: Tensor) -> Tensor:
+    return torch.where(mask[:, None, None] > 0, x, low).softmax(-1)
+
+
+def through_a_view(m: Call, x: Tensor, mask: Tensor) -> Tensor:
+    low = torch.zeros(4, 4)
+    low[:, :].fill_(-INF)
+    return hidden(x @ m.weight, mask, low)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda m, x, k: hidden(x @ m.weight, k, torch.tensor(-INF)),
+        lambda m, x, k: (x @ m.weight).masked_fill(k[:, None, None] == 0, torch.tensor(-INF)),
+        through_a_view,
+        lambda m, x, k: (x @ m.weight) + torch.full((4, 4), -INF).triu(1) * k[:, None, None],
+        lambda m, x, k: (x @ m.weight).masked_fill(m.positions[0] > 0, -INF) * k[:, None, None],
+        lambda m, x, k: (
+            (x @ m.weight).masked_fill(m.positions[0] > 0, -INF).log_softmax(-1) * k[:, None, None]
+        ),
+        lambda m, x, k: (x * k[:, None, None]) @ torch.full((4, 4), -INF).triu(1),
+    ],
+)
+def test_an_infinity_does_not_meet_a_zero_or_fill_an_added_row(function: Any) -> None:
+    with pytest.raises(NotProved, match="not finite"):
+        proof(function, CUBE, MASK, fill=(0, 0))
+
+
+def test_an_input_that_is_named_as_infinite_is_one() -> None:
+    def call(m: Call, x: Tensor, k: Tensor) -> Tensor:
+        return hidden(x @ m.weight, k, m.positions[:4])
+
+    assert proof(call, CUBE, MASK, fill=(0, 0)).outputs
+    with pytest.raises(NotProved, match="not finite"):
+        proof(call, CUBE, MASK, fill=(0, 0), infinite=(16, 4))
+
+
+@pytest.mark.parametrize(
+    ("function", "x"),
+    [
+        (lambda m, x: 1 / ((x @ m.weight).pow(2).sum(-1) + 1e-20), X),
+        (lambda m, x: m.weight[0] / ((x @ m.weight).pow(2).sum(-1, True) + 1e-20), X),
+        (lambda m, x: x * torch.rsqrt((x @ m.weight).pow(2).mean(-1, True) + 1e-30), X),
+        (lambda m, x: x * ((x @ m.weight).pow(2).mean(-1, True) + 1e-30).pow(-0.5), X),
+        (lambda m, x: x * torch.rsqrt(x.pow(2).mean(-1, True) + 1e-4), X.half()),
+        (lambda m, x: F.layer_norm(x @ m.weight, (4,), eps=1e-50), X),
+        (lambda m, x: x / (x.abs() + 0.5).sum(-1, True, dtype=torch.int64), X),
+        (lambda m, x: (x @ m.weight * 1j * (x @ m.weight) * 1j + 1).sqrt().abs(), X),
+    ],
+)
+def test_a_derivative_has_to_be_finite_too(function: Any, x: Tensor) -> None:
+    with pytest.raises(NotProved, match=r"derivative|divides|complex"):
+        proof(function, x, fill=0)
+
+
+def test_a_known_overflow_is_refused() -> None:
+    with pytest.raises(NotProved, match=r"overflows `torch\.float16`"):
+        proof(
+            lambda m, x, k: (x + (1 - k[:, None, None]) * -1e9).softmax(-1),
+            *(CUBE.half(), MASK.half()), fill=(0, 0),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("condition", "ids", "fill"),
+    [
+        (lambda i: i.to(torch.bfloat16) == 256, torch.full((SIZE,), 3), 257),
+        (lambda i: i.float() == 2**24, torch.full((SIZE,), 3), 2**24 + 1),
+        (lambda i: i * (7 / 13) != 7, torch.full((SIZE,), 3.0), 13),
+        (lambda i: i * i == 16, torch.full((SIZE,), 3, dtype=torch.int8), 100),
+        (lambda i: i.to(torch.uint8) == 156, torch.full((SIZE,), 3), -100),
+        (lambda i: (0 - i) == 254, torch.full((SIZE,), 3, dtype=torch.uint8), 2),
+        (lambda i: i == 300, torch.full((SIZE,), 3, dtype=torch.int8), 44),
+    ],
+)
+def test_a_number_that_its_type_does_not_hold_is_not_known(
+    condition: Any, ids: Tensor, fill: float
+) -> None:
+    with pytest.raises(NotProved, match=r"aten\.sum"):
+        proof(
+            lambda m, x, i: ((x @ m.weight) * condition(i).float()[:, None]).sum(0),
+            *(X, ids), fill=(1, fill),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("key", ["CompositeImplicitAutograd", "Autograd"])
+def test_an_op_of_a_library_has_a_backward_that_is_not_read(key: str) -> None:
+    name = f"sgplan_rows_{key.lower()}"
+    library = torch.library.Library(name, "DEF")
+    library.define("centred(Tensor x) -> Tensor")
+    if key == "Autograd":
+        library.impl("centred", lambda x: x * 1, "CompositeExplicitAutograd")
+    library.impl("centred", lambda x: Centred.apply(x), key)
+    with pytest.raises(NotProved, match="backward of its own"):
+        proof(lambda m, x: getattr(torch.ops, name).centred(x @ m.weight), X)
 
 
 def test_a_loss_that_ignores_the_label_of_added_rows() -> None:

@@ -173,6 +173,37 @@ def test_copy_all() -> None:
     assert [t.sum().item() for t in targets] == [2.0, 6.0]
 
 
+def test_input_value_and_at_most(fresh_dynamo: None) -> None:
+    """A bound of a size is a guard: no larger one meets what was captured."""
+    seen: list[Any] = []
+
+    def backend(gm: Any, inputs: Any) -> Any:
+        nodes = [node for node in gm.graph.nodes if node.op == "placeholder"]
+        seen.append(
+            [value for node in nodes if torch.is_tensor(value := torch_api.input_value(node))]
+        )
+        (size, *_) = [s for s in inputs if isinstance(s, torch.SymInt)]
+        assert torch_api.at_most(size) == seen[-1][0].shape[0]
+        return gm.forward
+
+    call = torch.compile(lambda x: x * 2, backend=backend, dynamic=True)
+    x = torch.ones(6, 3)
+    call(x)
+    assert torch.equal(seen[0][0], x)
+    call(torch.ones(5, 3))
+    assert len(seen) == 1
+    call(torch.ones(7, 3))
+    assert len(seen) == 2
+
+
+def test_is_finite() -> None:
+    assert torch_api.is_finite(torch.ones(2))
+    assert torch_api.is_finite(torch.ones(2, dtype=torch.long))
+    assert not torch_api.is_finite(torch.tensor([1.0, torch.nan]))
+    with torch._subclasses.FakeTensorMode():
+        assert not torch_api.is_finite(torch.ones(2))
+
+
 def test_keep_loaded_formats(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = "_process_value_according_to_param_policy"
     monkeypatch.setattr(torch.optim.Optimizer, policy, vars(torch.optim.Optimizer)[policy])
