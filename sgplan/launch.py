@@ -57,6 +57,17 @@ def environment(folder: Path, mode: str, inherited: Mapping[str, str]) -> dict[s
     }
 
 
+def _die_with(parent: int) -> None:
+    """In a child that runs nothing yet: ask to be ended with us.
+
+    Until it runs its program it has our handlers, and one of Python's would keep the signal from
+    ending it.
+    """
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    process.die_with_parent(signal.SIGTERM, parent)
+
+
 def require_program(command: Sequence[str]) -> None:
     """Refuse a command that is missing or cannot be found, before anything is written.
 
@@ -122,7 +133,7 @@ class Job:
             stderr=self._streams[1].child_end,
             # A session of its own: Ctrl-C reaches us alone, and we decide what follows.
             start_new_session=True,
-            preexec_fn=lambda: process.die_with_parent(signal.SIGTERM, parent),
+            preexec_fn=lambda: _die_with(parent),
         )
         for stream in self._streams:
             stream.child_started()

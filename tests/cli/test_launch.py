@@ -188,6 +188,30 @@ def test_sigkill_of_the_parent_ends_the_child(jobs: Jobs) -> None:
     until(lambda: not jobs.alive())
 
 
+@pytest.mark.parametrize("asked", [False, True])
+def test_sigkill_of_the_parent_ends_a_child_that_runs_nothing_yet(jobs: Jobs, asked: bool) -> None:
+    """Between its birth and its program a child has the parent's handlers of signals."""
+    born = jobs.folder / "born"
+    code = (
+        "import os, sys, time\nfrom pathlib import Path\nfrom sgplan import process\n"
+        "ask, asked, born, driver = process.die_with_parent, *sys.argv[1:4]\n"
+        "def slowly(*given):\n"
+        "    asked == 'True' and ask(*given)\n"
+        "    Path(born).touch()\n"
+        "    for _ in range(20):\n        time.sleep(0.1)\n"
+        "    asked == 'True' or ask(*given)\n"
+        "process.die_with_parent = slowly\n"
+        "sys.argv = sys.argv[3:]\nexec(Path(driver).read_text())\n"
+    )
+    log = str(jobs.folder / "run" / "log")
+    command = [sys.executable, "-c", code, str(asked), str(born), str(DRIVER), log, "sleep", "600"]
+    child = subprocess.Popen(command, env={**os.environ, MARK: jobs.mark})
+    until(born.exists)
+    child.kill()
+    child.wait(10)
+    until(lambda: not jobs.alive())
+
+
 def test_sigkill_of_the_launcher_ends_who_asked_to_die_with_it(jobs: Jobs) -> None:
     launcher = f'{sys.executable} -c "$0" & {sys.executable} -c "$0" & wait'
     child = jobs.start("sh", "-c", launcher, ASKS_TO_DIE)
