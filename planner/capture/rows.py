@@ -728,8 +728,8 @@ _RANGES = {
     **dict.fromkeys(("abs", "relu", "square", "exp", "exp2"), Range(0.0)),
     "sigmoid": Range(0.0, 1.0),
 }
-# Above it an op and its derivative are finite.
 _LEAST_EPS = torch.finfo(torch.float32).tiny
+# Above it an op and its derivative are finite.
 _LOWEST = {"sqrt": 0.0, "rsqrt": 0.0, "log": 0.0, "log2": 0.0, "log1p": -1.0}
 _POINTWISE = [
     "abs", "add", "addcmul", "bitwise_and", "bitwise_not", "bitwise_or", "clamp", "clamp_min",

@@ -185,10 +185,10 @@ def _values(
         overflow = quantity == "gradients" and "overflow" in ours.facts
         if quantity == "before" or overflow:
             continue
-        pair = theirs.values.get(quantity, {}), ours.values.get(quantity, {})
         if quantity in ("parameters", "optimizer state"):
-            yield from _updated(quantity, theirs, ours, *pair, allowed)
+            yield from _updated(quantity, theirs, ours, allowed)
         else:
+            pair = theirs.values.get(quantity, {}), ours.values.get(quantity, {})
             yield from _tensors(quantity, *pair, allowed, outputs)
 
 
@@ -261,18 +261,14 @@ def _limit(quantity: str, allowed: Tolerance, eps: float) -> float:
 
 
 def _updated(
-    quantity: str,
-    their_moment: Moment,
-    our_moment: Moment,
-    theirs: Tensors,
-    ours: Tensors,
-    allowed: Tolerance,
+    quantity: str, their_moment: Moment, our_moment: Moment, allowed: Tolerance
 ) -> Iterator[_Value]:
     """Parameters relative to how far they moved, the optimizer's state to its largest value.
 
     Adding a step to a parameter rounds it in its own format, however small the step is; where
     parameters are stored in another format, the gradient that the step is made of is rounded too.
     """
+    theirs, ours = (each.values.get(quantity, {}) for each in (their_moment, our_moment))
     before = their_moment.values.get("before", {})
     update = allowed.update
     if allowed.stored:

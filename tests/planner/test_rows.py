@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor, library, nn
 
 from sgplan.planner import torch_api
 from sgplan.planner.capture.rows import ANY, NotProved, Outcome, Range, Rows, prove
@@ -380,11 +380,11 @@ def test_a_number_that_its_type_does_not_hold_is_not_known(
 @pytest.mark.parametrize("key", ["CompositeImplicitAutograd", "Autograd"])
 def test_an_op_of_a_library_has_a_backward_that_is_not_read(key: str) -> None:
     name = f"sgplan_rows_{key.lower()}"
-    library = torch.library.Library(name, "DEF")
-    library.define("centred(Tensor x) -> Tensor")
+    own = library.Library(name, "DEF")
+    own.define("centred(Tensor x) -> Tensor")
     if key == "Autograd":
-        library.impl("centred", lambda x: x * 1, "CompositeExplicitAutograd")
-    library.impl("centred", lambda x: Centred.apply(x), key)
+        own.impl("centred", lambda x: x * 1, "CompositeExplicitAutograd")
+    own.impl("centred", lambda x: Centred.apply(x), key)
     with pytest.raises(NotProved, match="backward of its own"):
         proof(lambda m, x: getattr(torch.ops, name).centred(x @ m.weight), X)
 
