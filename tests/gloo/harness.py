@@ -26,6 +26,10 @@ from .runs import last_lines, rank_events, ranks_in
 BIN = Path(sys.executable).parent
 CACHE = Path(tempfile.gettempdir()) / f"sgplan-tests-cache-{os.getuid()}"
 ORPHAN_PATIENCE = 3.0
+_GLOO_ABORT = "terminate called without an active exception"
+"""A thread of gloo that drops the last reference to Python's tensors while Python ends aborts the
+process. Stock torch does so, rarely, at the very end of a script that trained well."""
+_PLAIN_TRIES = 3
 _SCRUBBED = (
     "SGPLAN_",
     "TORCHINDUCTOR_",
@@ -105,6 +109,8 @@ def run_job(
 ) -> Job:
     """Run a script (or a whole command) and wait for its end.
 
+    A plain script that stock torch aborts at its end is run again; a planned one never is.
+
     Args:
         script: a training script, or a command as a list of words (then `nproc` is not used).
         args: arguments of the script.
@@ -121,6 +127,21 @@ def run_job(
     folder.mkdir(parents=True, exist_ok=True)
     run = None if plan is None else folder / "run"
     command = [*_planned(folder, run, plan, verb), *_command(script, args, nproc)]
+    tries = _PLAIN_TRIES if plan is None and isinstance(script, Path) else 1
+    job = _attempt(command, folder, run, env, timeout)
+    while tries > 1 and job.returncode != 0 and _GLOO_ABORT in job.stderr:
+        tries -= 1
+        job = _attempt(command, folder, run, env, timeout)
+    return job
+
+
+def _attempt(
+    command: Sequence[str],
+    folder: Path,
+    run: Path | None,
+    env: Mapping[str, str] | None,
+    timeout: float,
+) -> Job:
     job = uuid.uuid4().hex
     started = time.monotonic()
     with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:

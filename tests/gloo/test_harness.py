@@ -30,6 +30,17 @@ dist.destroy_process_group()
 """
 
 
+ABORTS_ONCE = """
+import os, sys
+from pathlib import Path
+before = Path("tries").exists()
+Path("tries").write_text("again" if before else "once")
+if not before:
+    print("terminate called without an active exception", file=sys.stderr)
+    os.abort()
+"""
+
+
 def _script(folder: Path, text: str) -> Path:
     path = folder / "script.py"
     path.write_text(text)
@@ -67,6 +78,23 @@ def test_a_whole_command_can_be_given(tmp_path: Path) -> None:
 def test_ranks_meet_over_a_free_port_with_one_thread_each(tmp_path: Path) -> None:
     job = run_job(_script(tmp_path, MEET), folder=tmp_path, timeout=60).ok()
     assert sorted(job.stdout.splitlines()) == [f"rank {r} sum 2 threads 1" for r in (0, 1)]
+
+
+def test_a_plain_script_that_stock_torch_aborts_runs_again(tmp_path: Path) -> None:
+    job = run_job(_script(tmp_path, ABORTS_ONCE), folder=tmp_path, nproc=0)
+    assert job.returncode == 0
+    assert (tmp_path / "tries").read_text() == "again"
+
+
+def test_a_script_that_ends_badly_otherwise_does_not(tmp_path: Path) -> None:
+    script = _script(tmp_path, ABORTS_ONCE.replace("without an active", "after"))
+    assert run_job(script, folder=tmp_path, nproc=0).returncode != 0
+    assert (tmp_path / "tries").read_text() == "once"
+
+
+def test_a_command_that_aborts_so_does_not(tmp_path: Path) -> None:
+    script = _script(tmp_path, ABORTS_ONCE)
+    assert run_job([sys.executable, str(script)], folder=tmp_path).returncode != 0
 
 
 def _alive(words: str) -> list[str]:
