@@ -63,7 +63,7 @@ fix: venv  ## format, and fix what the linter can
 golden: venv  ## rewrite golden files and snapshots; read the diff
 	$(PYTEST) -q -m 'not slow and not gpu' --update-golden
 
-bench: venv  ## ratios against the same script by hand (about half an hour, quiet machine)
+bench: venv  ## ratios against the same script by hand (over an hour, quiet machine)
 	$(BIN)/python bench/harness.py
 
 lock: venv  ## pin what is installed now for development and CI

@@ -1,6 +1,6 @@
 """Times a plain training script by hand and under plans, and says which bars hold.
 
-    python bench/harness.py                                    # every model, three rounds
+    python bench/harness.py                                    # every model
     python bench/harness.py --quick                            # a smoke test: does it run at all
     python bench/harness.py --model mixer --way "DDP + compile" --way "plan, inductor + fused"
 
@@ -33,10 +33,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--way", action="append", choices=[w.name for w in WAYS], help="default: all"
     )
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--starts", type=int, default=5, help="of each way, with its cache")
+    parser.add_argument("--rounds", type=int, default=6, help="of each start")
     parser.add_argument("--steps", type=int, help="of a round; default: about a second")
     parser.add_argument("--cold-starts", type=int, default=2, help="the best of them counts")
-    parser.add_argument("--warm-starts", type=int, default=2, help="the best of them counts")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--batch", type=int, default=8, help="per rank")
     parser.add_argument("--quick", action="store_true", help="the mixer, two rounds of three steps")
@@ -70,14 +70,14 @@ def run_model(model: str, args: argparse.Namespace, folder: Path) -> bool:
         steps=3 if args.quick else args.steps or STEPS[model],
         rounds=2 if args.quick else args.rounds,
         cold_starts=1 if args.quick else args.cold_starts,
-        warm_starts=1 if args.quick else max(args.warm_starts, 1),
+        starts=1 if args.quick else max(args.starts, 1),
         folder=folder / model,
     )
     ways = [way for way in WAYS if not args.way or way.name in args.way]
     before = machine()
     figures = measure(settings, ways, say)
     how = f"{settings.ranks} ranks, one thread each, batch {settings.batch} a rank"
-    how += f", {settings.rounds} rounds of {settings.steps} steps"
+    how += f", {settings.starts} starts with {settings.rounds} rounds of {settings.steps} steps"
     print(f"\n## {model}\n\n{before}; {how}\n\n{table(settings, figures)}\n", flush=True)
     if args.quick:
         print("A quick run is too short to judge a bar by.", flush=True)

@@ -1,7 +1,8 @@
 """Runs every way of one model and turns what came back into figures.
 
-First each way that compiles is started with an empty cache (cold), twice by default, then all ways
-are started again (warm) and let through their gates in turn, round after round.
+First each way that compiles is started with an empty cache (cold). Then, several times over, all
+ways are started with the cache they left (warm) and let through their gates in turn, round after
+round: a process may be slower than its like for as long as it lives.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ class Settings:
         ranks: processes of a job.
         batch: samples per rank and step.
         steps: steps of a round.
-        rounds: rounds of each way.
+        rounds: rounds of each start.
         cold_starts: starts with an empty cache of each way that compiles; the best counts.
-        warm_starts: starts of each way with its cache as it is then; the best counts.
+        starts: starts of each way with its cache as it is then; of first calls the best counts.
         folder: working folder; caches, gates and run folders go there.
     """
 
@@ -45,7 +46,7 @@ class Settings:
     steps: int
     rounds: int
     cold_starts: int
-    warm_starts: int
+    starts: int
     folder: Path
 
 
@@ -54,16 +55,16 @@ class Figures:
     """What was measured of one way.
 
     Attributes:
-        steps: wall seconds of the steps of rank 0, by round.
-        cpu: CPU seconds of a step of rank 0, median over rounds.
-        peak_rss: bytes, the largest of any rank, compiling included.
+        steps: wall seconds of the steps of rank 0, by start and round.
+        cpu: CPU seconds of a step of rank 0, median over all rounds.
+        peak_rss: bytes, the largest of any rank, median over starts.
         cold, warm: seconds from a rank's start to the end of its first step, the slowest rank;
             `cold` is None when another way fills the same cache, or nothing is compiled.
-        own: sgplan's own share of a step, None by hand.
+        own: sgplan's own share of a step, median over starts, None by hand.
         compiled_again: regions that a second rank or a warm run compiled although a cache had them.
     """
 
-    steps: Rounds
+    steps: Sequence[Rounds]
     cpu: float
     peak_rss: int
     cold: float | None
@@ -78,29 +79,58 @@ class _Cold:
     compiled_again: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """What one warm start of a way left: the timings of its ranks, and sgplan's own figures."""
+
+    timings: list[dict[str, Any]]
+    own: float | None
+    compiled_again: tuple[str, ...]
+
+    @property
+    def first_call(self) -> float:
+        return _first_call(self.timings)
+
+
 def measure(settings: Settings, ways: Sequence[Way], say: Say) -> dict[str, Figures]:
     """Figures of every way, by name."""
     shutil.rmtree(settings.folder, ignore_errors=True)
     cold = _cold_starts(settings, ways, say)
-    warm = _warm_starts(settings, ways, say)
+    starts = [_warm_start(settings, ways, number, say) for number in range(settings.starts)]
+    return {
+        way.name: _figures(cold.get(way.name), [start[way.name] for start in starts])
+        for way in ways
+    }
+
+
+def _warm_start(
+    settings: Settings, ways: Sequence[Way], number: int, say: Say
+) -> dict[str, _Start]:
+    """All ways started once and let through their gates in turn."""
+    which = f"{settings.model}: start {number + 1} of {settings.starts}"
+    cached = number > 0 or settings.cold_starts > 0
     jobs: dict[str, gated.GatedJob] = {}
     try:
         for way in ways:
-            say(f"{settings.model}: start {way.name}")
-            jobs[way.name] = _start(settings, way, "warm")
+            say(f"{which}, {way.name}")
+            jobs[way.name] = _start(settings, way, f"warm{number}")
             jobs[way.name].wait_parked()
-        for number in range(settings.rounds):
-            say(f"{settings.model}: round {number + 1} of {settings.rounds}")
+        for turn in range(settings.rounds):
+            say(f"{which}, round {turn + 1} of {settings.rounds}")
             order = list(jobs.values())
-            for job in order if number % 2 == 0 else reversed(order):
+            for job in order if turn % 2 == 0 else reversed(order):
                 job.go()
-        return {
-            way.name: _figures(way, jobs[way.name], cold.get(way.name), warm[way.name])
-            for way in ways
-        }
+        return {way.name: _ended(way, jobs[way.name], cached=cached) for way in ways}
     finally:
         for job in jobs.values():
             job.kill()
+
+
+def _ended(way: Way, job: gated.GatedJob, *, cached: bool) -> _Start:
+    timings = job.finish()
+    if way.plan is None:
+        return _Start(timings, None, ())
+    return _Start(timings, _own_share(job), _misses(job) if cached else ())
 
 
 def _cold_starts(settings: Settings, ways: Sequence[Way], say: Say) -> dict[str, _Cold]:
@@ -116,16 +146,6 @@ def _cold_starts(settings: Settings, ways: Sequence[Way], say: Say) -> dict[str,
             found[way.name] = _Cold(
                 min(best.seconds, this.seconds), (*best.compiled_again, *this.compiled_again)
             )
-    return found
-
-
-def _warm_starts(settings: Settings, ways: Sequence[Way], say: Say) -> dict[str, list[float]]:
-    """First calls of all starts but the last, which is the one that goes on."""
-    found: dict[str, list[float]] = {way.name: [] for way in ways}
-    for number in range(settings.warm_starts - 1):
-        for way in ways:
-            say(f"{settings.model}: warm start of {way.name}")
-            found[way.name].append(_only_start(_start(settings, way, f"warm{number}")))
     return found
 
 
@@ -156,16 +176,16 @@ def _start(settings: Settings, way: Way, temperature: str) -> gated.GatedJob:
     )
 
 
-def _figures(way: Way, job: gated.GatedJob, cold: _Cold | None, warm: Sequence[float]) -> Figures:
-    timings = job.finish()
-    again = () if way.plan is None else _misses(job)
+def _figures(cold: _Cold | None, starts: Sequence[_Start]) -> Figures:
+    shares = [start.own for start in starts if start.own is not None]
+    again = [region for start in starts for region in start.compiled_again]
     return Figures(
-        steps=timings[0]["steps"],
-        cpu=median(timings[0]["cpu"]),
-        peak_rss=max(rank["peak_rss"] for rank in timings),
+        steps=[start.timings[0]["steps"] for start in starts],
+        cpu=median(seconds for start in starts for seconds in start.timings[0]["cpu"]),
+        peak_rss=int(median(max(r["peak_rss"] for r in start.timings) for start in starts)),
         cold=None if cold is None else cold.seconds,
-        warm=min([_first_call(timings), *warm]),
-        own=None if way.plan is None else _own_share(job),
+        warm=min(start.first_call for start in starts),
+        own=median(shares) if shares else None,
         compiled_again=(*(() if cold is None else cold.compiled_again), *again),
     )
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import geometric_mean, median
 
 Rounds = Sequence[Sequence[float]]
+"""Step seconds of one start of a job, by round."""
 RESAMPLES = 2000
 COVERAGE = 0.95
 
@@ -24,22 +25,38 @@ class Interval:
         return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
 
 
-def flat(rounds: Rounds) -> list[float]:
-    return [seconds for steps in rounds for seconds in steps]
+def flat(starts: Sequence[Rounds]) -> list[float]:
+    return [seconds for rounds in starts for steps in rounds for seconds in steps]
 
 
-def speed_ratio(way: Rounds, against: Rounds) -> Interval:
+def speed_ratio(way: Sequence[Rounds], against: Sequence[Rounds], seed: int = 0) -> Interval:
     """How many times faster `way` is: step seconds of `against` over those of `way`.
 
-    The median over rounds of the ratio of a round's medians. The same rounds of both ways are
-    compared because they ran next to each other: a drift of the machine hits both alike.
+    Of one start, the median over rounds of the ratio of a round's medians: the same rounds of both
+    ways are compared because they ran next to each other, so that a drift of the machine hits both
+    alike. Of several, the geometric mean over starts. The interval is that of a bootstrap over
+    starts, and over rounds within each (Davison and Hinkley 1997, section 3.8).
     """
-    return median_of([median(b) / median(a) for a, b in zip(way, against, strict=True)])
+    pairs = zip(way, against, strict=True)
+    ratios = [
+        [median(b) / median(a) for a, b in zip(own, other, strict=True)] for own, other in pairs
+    ]
+    rng = random.Random(seed)
+
+    def resample() -> float:
+        starts = rng.choices(ratios, k=len(ratios))
+        return geometric_mean(median(rng.choices(rounds, k=len(rounds))) for rounds in starts)
+
+    return _interval(geometric_mean(median(rounds) for rounds in ratios), resample)
 
 
 def median_of(values: Sequence[float], seed: int = 0) -> Interval:
     """The median of independent values, and its interval by the bootstrap."""
     rng = random.Random(seed)
-    found = sorted(median(rng.choices(values, k=len(values))) for _ in range(RESAMPLES))
+    return _interval(median(values), lambda: median(rng.choices(values, k=len(values))))
+
+
+def _interval(value: float, resample: Callable[[], float]) -> Interval:
+    found = sorted(resample() for _ in range(RESAMPLES))
     cut = int(RESAMPLES * (1 - COVERAGE) / 2)
-    return Interval(median(values), found[cut], found[-1 - cut])
+    return Interval(value, found[cut], found[-1 - cut])

@@ -28,6 +28,7 @@ class Way:
 
 EMPTY = "sgplan 1\n"
 BEST = "sgplan 1\n\ncapture { engine = inductor }\nupdate  { optimizer = fused }\n"
+ONE_BUCKET = f"{BEST}sync    {{ first_bucket = 25MiB }}\n"
 FUSED, COMPILE = ("--fused",), ("--compile",)
 
 EAGER = Way("eager DDP")
@@ -41,6 +42,7 @@ PLAN_COMPILED_FUSED = Way(
     "plan, compile, fused as written", (*COMPILE, *FUSED), EMPTY, cache="as-written"
 )
 PLAN_BEST = Way("plan, inductor + fused", (), BEST, cache="planned")
+PLAN_ONE_BUCKET = Way("plan, inductor + fused, one bucket", (), ONE_BUCKET, cache="planned")
 
 # By hand and under a plan in turn, so that neighbours in time are neighbours in the comparison.
 WAYS = (
@@ -51,6 +53,7 @@ WAYS = (
     COMPILED,
     PLAN_COMPILED,
     PLAN_BEST,
+    PLAN_ONE_BUCKET,
     COMPILED_FUSED,
     PLAN_COMPILED_FUSED,
 )
