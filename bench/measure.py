@@ -57,7 +57,7 @@ class Figures:
     Attributes:
         steps: wall seconds of the steps of rank 0, by start and round.
         cpu: CPU seconds of a step of rank 0, median over all rounds.
-        peak_rss: bytes, the largest of any rank, median over starts.
+        peak_rss: bytes, the largest of any rank, by start.
         cold, warm: seconds from a rank's start to the end of its first step, the slowest rank;
             `cold` is None when another way fills the same cache, or nothing is compiled.
         own: sgplan's own share of a step, median over starts, None by hand.
@@ -66,7 +66,7 @@ class Figures:
 
     steps: Sequence[Rounds]
     cpu: float
-    peak_rss: int
+    peak_rss: Sequence[int]
     cold: float | None
     warm: float
     own: float | None
@@ -182,7 +182,7 @@ def _figures(cold: _Cold | None, starts: Sequence[_Start]) -> Figures:
     return Figures(
         steps=[start.timings[0]["steps"] for start in starts],
         cpu=median(seconds for start in starts for seconds in start.timings[0]["cpu"]),
-        peak_rss=int(median(max(r["peak_rss"] for r in start.timings) for start in starts)),
+        peak_rss=[max(rank["peak_rss"] for rank in start.timings) for start in starts],
         cold=None if cold is None else cold.seconds,
         warm=min(start.first_call for start in starts),
         own=median(shares) if shares else None,

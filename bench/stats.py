@@ -50,6 +50,18 @@ def speed_ratio(way: Sequence[Rounds], against: Sequence[Rounds], seed: int = 0)
     return _interval(geometric_mean(median(rounds) for rounds in ratios), resample)
 
 
+def ratio_of_medians(values: Sequence[float], against: Sequence[float], seed: int = 0) -> Interval:
+    """The ratio of the medians of two independent samples, and its interval by the bootstrap."""
+    rng = random.Random(seed)
+
+    def resample() -> float:
+        return median(rng.choices(values, k=len(values))) / median(
+            rng.choices(against, k=len(against))
+        )
+
+    return _interval(median(values) / median(against), resample)
+
+
 def median_of(values: Sequence[float], seed: int = 0) -> Interval:
     """The median of independent values, and its interval by the bootstrap."""
     rng = random.Random(seed)

@@ -73,6 +73,20 @@ def test_a_bar_fails_only_when_the_whole_interval_is_on_the_wrong_side(
     assert [verdict.outcome for verdict in verdicts] == [outcome, "ok"]
 
 
+@pytest.mark.parametrize(
+    ("mebibytes", "outcome"),
+    [((105, 106, 105), "FAIL"), ((100, 101, 100), "ok"), ((100, 101, 104), "open")],
+)
+def test_memory_is_judged_by_the_spread_of_its_starts(
+    report: ModuleType, mebibytes: tuple[int, ...], outcome: str
+) -> None:
+    ways = importlib.import_module("ways")
+    bar = ways.Bar("memory", ways.PLAN_EAGER, ways.EAGER, 1.02)
+    figures = {ways.PLAN_EAGER.name: _figures([[[1.0]]], peak_rss=mebibytes)}
+    figures[ways.EAGER.name] = _figures([[[1.0]]], peak_rss=(100, 101, 100))
+    assert report.verdicts([bar], figures)[0].outcome == outcome
+
+
 def test_a_first_call_may_be_two_seconds_later(report: ModuleType) -> None:
     ways = importlib.import_module("ways")
     bar = ways.Bar("first call", ways.PLAN_EAGER, ways.EAGER, 1.05)
@@ -87,9 +101,18 @@ def test_a_region_compiled_twice_fails(report: ModuleType) -> None:
 
 
 def _figures(
-    steps: list[list[list[float]]], warm: float = 1.0, again: tuple[str, ...] = ()
+    steps: list[list[list[float]]],
+    warm: float = 1.0,
+    again: tuple[str, ...] = (),
+    peak_rss: tuple[int, ...] = (1,),
 ) -> object:
     measure = importlib.import_module("measure")
     return measure.Figures(
-        steps=steps, cpu=0.1, peak_rss=1, cold=None, warm=warm, own=None, compiled_again=again
+        steps=steps,
+        cpu=0.1,
+        peak_rss=peak_rss,
+        cold=None,
+        warm=warm,
+        own=None,
+        compiled_again=again,
     )
