@@ -87,10 +87,6 @@ class _Start:
     own: float | None
     compiled_again: tuple[str, ...]
 
-    @property
-    def first_call(self) -> float:
-        return _first_call(self.timings)
-
 
 def measure(settings: Settings, ways: Sequence[Way], say: Say) -> dict[str, Figures]:
     """Figures of every way, by name."""
@@ -184,7 +180,7 @@ def _figures(cold: _Cold | None, starts: Sequence[_Start]) -> Figures:
         cpu=median(seconds for start in starts for seconds in start.timings[0]["cpu"]),
         peak_rss=[max(rank["peak_rss"] for rank in start.timings) for start in starts],
         cold=None if cold is None else cold.seconds,
-        warm=min(start.first_call for start in starts),
+        warm=min(_first_call(start.timings) for start in starts),
         own=median(shares) if shares else None,
         compiled_again=(*(() if cold is None else cold.compiled_again), *again),
     )

@@ -68,16 +68,21 @@ def verdicts(bars: Sequence[Bar], figures: By) -> list[Verdict]:
     return [*judged, compiled]
 
 
+def _outcome(least: float, most: float) -> str:
+    """Of the smallest and the largest distance to a limit that an interval holds; good is above."""
+    return "FAIL" if most < 0 else "ok" if least >= 0 else "open"
+
+
 def _judge_speed(bar: Bar, way: Figures, against: Figures) -> Verdict:
     ratio = speed_ratio(way.steps, against.steps)
-    outcome = "FAIL" if ratio.high < bar.limit else "ok" if ratio.low >= bar.limit else "open"
+    outcome = _outcome(ratio.low - bar.limit, ratio.high - bar.limit)
     text = f"speed of {bar.way.name} over {bar.against.name} at least {bar.limit:g}"
     return Verdict(text, str(ratio), outcome)
 
 
 def _judge_memory(bar: Bar, way: Figures, against: Figures) -> Verdict:
     ratio = ratio_of_medians(way.peak_rss, against.peak_rss)
-    outcome = "FAIL" if ratio.low > bar.limit else "ok" if ratio.high <= bar.limit else "open"
+    outcome = _outcome(bar.limit - ratio.high, bar.limit - ratio.low)
     text = f"peak RSS of {bar.way.name} over {bar.against.name} at most {bar.limit:g}"
     return Verdict(text, str(ratio), outcome)
 

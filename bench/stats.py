@@ -6,9 +6,11 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean, median
+from typing import TypeVar
 
 Rounds = Sequence[Sequence[float]]
 """Step seconds of one start of a job, by round."""
+T = TypeVar("T")
 RESAMPLES = 2000
 COVERAGE = 0.95
 
@@ -44,8 +46,7 @@ def speed_ratio(way: Sequence[Rounds], against: Sequence[Rounds], seed: int = 0)
     rng = random.Random(seed)
 
     def resample() -> float:
-        starts = rng.choices(ratios, k=len(ratios))
-        return geometric_mean(median(rng.choices(rounds, k=len(rounds))) for rounds in starts)
+        return geometric_mean(median(_drawn(rng, rounds)) for rounds in _drawn(rng, ratios))
 
     return _interval(geometric_mean(median(rounds) for rounds in ratios), resample)
 
@@ -55,9 +56,7 @@ def ratio_of_medians(values: Sequence[float], against: Sequence[float], seed: in
     rng = random.Random(seed)
 
     def resample() -> float:
-        return median(rng.choices(values, k=len(values))) / median(
-            rng.choices(against, k=len(against))
-        )
+        return median(_drawn(rng, values)) / median(_drawn(rng, against))
 
     return _interval(median(values) / median(against), resample)
 
@@ -65,7 +64,12 @@ def ratio_of_medians(values: Sequence[float], against: Sequence[float], seed: in
 def median_of(values: Sequence[float], seed: int = 0) -> Interval:
     """The median of independent values, and its interval by the bootstrap."""
     rng = random.Random(seed)
-    return _interval(median(values), lambda: median(rng.choices(values, k=len(values))))
+    return _interval(median(values), lambda: median(_drawn(rng, values)))
+
+
+def _drawn(rng: random.Random, values: Sequence[T]) -> list[T]:
+    """As many of them as there are, with replacement."""
+    return rng.choices(values, k=len(values))
 
 
 def _interval(value: float, resample: Callable[[], float]) -> Interval:

@@ -28,7 +28,7 @@ class Way:
 
 EMPTY = "sgplan 1\n"
 BEST = "sgplan 1\n\ncapture { engine = inductor }\nupdate  { optimizer = fused }\n"
-ONE_BUCKET = f"{BEST}sync    {{ first_bucket = 25MiB }}\n"
+NO_SMALL_BUCKET = f"{BEST}sync    {{ first_bucket = 25MiB }}\n"
 FUSED, COMPILE = ("--fused",), ("--compile",)
 
 EAGER = Way("eager DDP")
@@ -42,7 +42,9 @@ PLAN_COMPILED_FUSED = Way(
     "plan, compile, fused as written", (*COMPILE, *FUSED), EMPTY, cache="as-written"
 )
 PLAN_BEST = Way("plan, inductor + fused", (), BEST, cache="planned")
-PLAN_ONE_BUCKET = Way("plan, inductor + fused, one bucket", (), ONE_BUCKET, cache="planned")
+PLAN_NO_SMALL_BUCKET = Way(
+    "plan, inductor + fused, no small bucket", (), NO_SMALL_BUCKET, cache="planned"
+)
 
 # By hand and under a plan in turn, so that neighbours in time are neighbours in the comparison.
 WAYS = (
@@ -53,7 +55,7 @@ WAYS = (
     COMPILED,
     PLAN_COMPILED,
     PLAN_BEST,
-    PLAN_ONE_BUCKET,
+    PLAN_NO_SMALL_BUCKET,
     COMPILED_FUSED,
     PLAN_COMPILED_FUSED,
 )
